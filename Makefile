@@ -1,44 +1,44 @@
-# Every target makes .venv itself; nothing is needed beforehand but make and Python 3.11.
+# Every target first makes .venv if necessary, and needs only make and Python 3.11.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-# Else each of the hundreds of processes that tests start would compile the modules again.
+# Without this line, each of the hundreds of processes that tests start would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
-# files as a whole: tests of a file share what it starts
+# One worker runs a whole file, because the tests of a file share processes.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-# Other environments, whose frameworks `make soak` puts beside these.
+# Environments with other versions of the frameworks, for `make soak`.
 OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
-# Libraries whose optimizers are judged.
+# An environment with the libraries whose optimizers `make judged` judges.
 JUDGED := .venv-judged
 JUDGES := --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
-# What `make soak` runs: random and hostile input, every setting, other environments. Each by itself: make soak-laws.
-# The long ones last: one that is cut off has told the most.
+# Parts of `make soak`: random and hostile input, every setting, other environments. `make soak-laws` runs one part.
+# Long parts come last, so that an interrupted run has run most parts.
 SOAK := soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
 .PHONY: conform conform-all test test-all judged soak bench docs lint weight dist vectors clean $(SOAK)
 
-conform: $(READY)  ## the conformance matrix of every backend: the quick profile
+conform: $(READY)  ## run the conformance matrix: the quick profile on every backend
 	$(BIN)/islices conform $(ARGS)
 
-conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
+conform-all: $(READY)  ## run every case under every setting: about an hour on two cores
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## each module's tests; the suite itself is `make conform`
+test: $(READY)  ## run each module's tests; `make conform` runs the suite
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## those that look at islices from outside: installs, processes, pages; 15 minutes
+test-all: $(READY)  ## run the tests of installs, processes and pages: 15 minutes
 	$(PYTEST) -m 'outside and not soak' $(ARGS)
 
-soak:  ## long runs, whichever of them fails: about two hours on two cores
+soak:  ## run all parts even if one fails: about two hours on two cores
 	$(MAKE) --keep-going $(SOAK)
 
 $(SOAK): $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready $(JUDGED)/ready
 
-soak-conform:  # every case; the quick ones in an older set and on a sixth framework
+soak-conform:  # every case here, and the quick profile in older environments and on Paddle
 	$(TIMED) $(BIN)/islices conform --profile full --variant standard --json soak.jsonl
 	$(TIMED) $(BIN)/islices conform $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
 soak-variants:
@@ -48,7 +48,7 @@ soak-threads:
 	$(TIMED) env ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
 soak-paddle:
 	$(TIMED) $(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
-soak-tests:  # one by one: two thirds of the time are one file's mutants, and few share anything
+soak-tests:  # spread test by test: one file's mutants take two thirds of the time
 	$(TIMED) $(PYTEST) --dist worksteal -m soak
 soak-judged:
 	$(TIMED) $(BIN)/python -m islices.conformance.tools.judged $(JUDGES)
@@ -61,13 +61,13 @@ soak-files:
 soak-hostile:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties hostile
 
-judged: $(READY) $(JUDGED)/ready $(PADDLE)/ready  ## the optimizers of other libraries by their formulas: docs/judged.md written anew
+judged: $(READY) $(JUDGED)/ready $(PADDLE)/ready  ## judge the optimizers of other libraries, and rewrite docs/judged.md
 	$(BIN)/python -m islices.conformance.tools.judged --docs docs $(JUDGES) $(ARGS)
 
-bench: $(READY)  ## islices beside each framework's own calls, as ratios
+bench: $(READY)  ## measure ratios of islices to each framework's functions
 	$(BIN)/islices bench $(ARGS)
 
-docs: $(READY)  ## guides and API reference as pages, without one warning: build/docs/index.html
+docs: $(READY)  ## build guides and API reference, with warnings as errors: build/docs/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs -d build/doctrees $(ARGS) . build/docs
 
 lint: $(READY)
@@ -77,10 +77,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-weight: $(READY)  ## the tokens of the code by folder, without docstrings and comments
+weight: $(READY)  ## count the tokens of each folder's code, without docstrings and comments
 	$(BIN)/python tests/shared/weight.py
 
-dist: $(READY)  ## the wheel and the sdist, with the same bytes from the same commit: dist/
+dist: $(READY)  ## build the wheel and the sdist in dist/, with the same bytes for the same commit
 	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation $(ARGS)
 
 vectors: $(READY)  ## write the golden vectors again (they must not change)
@@ -94,7 +94,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps mxnet  # it asks for NumPy before 2
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps mxnet  # MXNet's metadata require NumPy < 2
 	touch $(READY)
 
 $(OLDER:%=%/ready): .venv-%/ready: conformance/environments/%.txt
@@ -114,5 +114,5 @@ $(JUDGED)/ready: constraints.txt conformance/environments/judged.txt
 	$(PYTHON) -m venv $(JUDGED)
 	$(JUDGED)/bin/python -m pip install --quiet --upgrade pip
 	$(JUDGED)/bin/python -m pip install --quiet -c constraints.txt -r conformance/environments/judged.txt
-	$(JUDGED)/bin/python -m pip install --quiet --no-deps torchrec==1.9.2  # it asks for FBGEMM for GPUs
+	$(JUDGED)/bin/python -m pip install --quiet --no-deps torchrec==1.9.2  # torchrec's metadata require FBGEMM for GPUs
 	touch $@

@@ -1,7 +1,7 @@
-"""The pytest plugin of islices: the options of the conformance suite, and the fixture `islices_judge`.
+"""Define the pytest plugin of islices: the options of the conformance suite, and the fixture `islices_judge`.
 
-pytest imports this module in each run of an environment that has islices. It lies outside of the package, because
-importing the package loads NumPy. It imports nothing until an option or a fixture is used.
+If islices is installed, each run of pytest imports this module. The module is outside of the package, because importing
+the package loads NumPy. Until an option or a fixture is used, the module imports only pytest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def islices_judge() -> Callable[..., Judgement]:
     """Return a function (step, formula, *, grade=2) that judges a step by a documented formula (SPEC clause 28).
 
-    It returns the `Judgement`, and fails the test with the report if the step is outside the bound of that grade.
+    The function returns the `Judgement`. If the step is outside the bound of the grade, the test fails with the report.
     """
     from islices.conformance.formulas.judge import judge
 

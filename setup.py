@@ -1,7 +1,7 @@
 """Build wheels, with README's links absolute for a package index and the golden vectors packed into one file.
 
-The links begin with the one address that pyproject.toml has for the project. With SOURCE_DATE_EPOCH, equal files give
-the same bytes: `make dist`.
+The links begin with the address in pyproject.toml. If SOURCE_DATE_EPOCH is set, as in `make dist`, equal files make
+equal archives.
 """
 
 import gzip
@@ -20,18 +20,18 @@ ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["isli
 
 
 def readme(text: str, address: str) -> str:
-    """Return the text with absolute links to files of the repository, or unchanged without an address."""
+    """Return the text with absolute links to files of the repository, or unchanged if there is no address."""
     return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
 
 
 class BuildPacked(build_py):
-    """A build step that copies the packages and replaces the golden vectors, half of the wheel, by vectors.xz."""
+    """A build step that copies the packages, and replaces the golden vectors, half of the wheel, by vectors.xz."""
 
     def run(self) -> None:
         super().run()
         folder = Path(self.build_lib, "islices", "conformance")
         files = sorted(file for file in (folder / "vectors").glob("*.json") if file.name != "schema.json")
-        if files:  # none in an editable install, which copies nothing
+        if files:  # an editable install copies no files
             pack = runpy.run_path(str(folder / "packing.py"))["pack"]
             (folder / "vectors.xz").write_bytes(pack([file.read_bytes() for file in files]))
             for file in files:
@@ -39,8 +39,7 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """Write an archive with one date, owner and order. setuptools, unlike wheel, records the date, owner and order of
-    the build."""
+    """An sdist step that fixes the date, owner and order in the archive. setuptools would record those of the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")
@@ -58,7 +57,7 @@ class DatedSdist(sdist):
             gzip.GzipFile("", "wb", fileobj=file, mtime=int(date)) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
-            archive.add(base_dir, filter=plain)  # in the order of names
+            archive.add(base_dir, filter=plain)  # in alphabetical order
         return name
 
 

@@ -1,7 +1,7 @@
 """Configure Sphinx for the pages (`make docs`).
 
-The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Nothing
-is fetched, neither by the build nor by the pages.
+The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Neither
+the build nor the pages use the network.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise TensorFlow prints a greeting to stderr
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import islices
@@ -33,13 +33,13 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "islices", "dist", "out", "docs/_*", "**/__pycache__"]
 
-# ---------------------------------------------------------------------- fronts of frameworks that are missing
-#: front -> the module without which it cannot be imported; its page is left out then
+# ---------------------------------------------------------------------- modules for frameworks that are missing
+#: page -> the framework that its module needs; pages of missing frameworks are omitted
 FRONTS = {"torch": "torch", "keras": "tensorflow", "optax": "optax", "gluon": "mxnet"}
 MISSING = [front for front, module in FRONTS.items() if importlib.util.find_spec(module) is None]
 exclude_patterns += [f"docs/api/fronts/{front}.rst" for front in MISSING]
 if "gluon" not in MISSING:
-    islices.get_backend("mxnet")  # MXNet imports beside a current NumPy through its adapter
+    islices.get_backend("mxnet")  # with a current NumPy, only the adapter can import MXNet
 
 # ---------------------------------------------------------------------- the side bar
 page_order = {
@@ -65,7 +65,7 @@ page_order = {
     "Project": ["README", "docs/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
 }
 
-#: what readers type into the search box -> the page that it lists first
+#: text in the search box -> the page that the search lists first
 search_terms = {
     "clip sparse gradients": "docs/torch",
     "lazy adam": "docs/torch",
@@ -79,21 +79,21 @@ search_terms = {
     "recommender": "docs/tutorial",
 }
 
-# ---------------------------------------------------------------------- text
+# ---------------------------------------------------------------------- running text
 smartquotes = False  # much of the text is code: semantics="torch"
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-suppress_warnings = ["toc.excluded"]  # fronts of frameworks that are missing
+suppress_warnings = ["toc.excluded"]  # pages of missing frameworks
 
 # ---------------------------------------------------------------------- signatures and docstrings
-autodoc_typehints = "none"  # the docstrings say more: shapes, dtypes, what else is accepted
-autodoc_preserve_defaults = False  # it counts the parameters in the source, where those of a decorator are not
+autodoc_typehints = "none"  # the docstrings have shapes, dtypes and other accepted arguments
+autodoc_preserve_defaults = False  # True counts parameters in the source, which decorated functions lack
 autodoc_member_order = "bysource"
-autodoc_inherit_docstrings = False  # what overrides a framework's method is documented by that framework
+autodoc_inherit_docstrings = False  # the framework documents methods that override the framework's
 autodoc_class_signature = "mixed"
 maximum_signature_line_length = 90
 add_module_names = False
-default_role = "py:obj"  # a name in backticks is code, and a link where the name has a page
+default_role = "py:obj"  # a name in backticks is code, and a link if the name has a page
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 

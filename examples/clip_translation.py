@@ -1,6 +1,6 @@
 """Clip the gradients of a translation-style model: two embeddings, repeated words, one global norm.
 
-torch's clip_grad_norm_ raises on sparse gradients, and a norm over stored values counts each occurrence of a word
+torch's clip_grad_norm_ raises for sparse gradients, and a norm of the stored values counts each occurrence of a word
 separately. This program uses the norm of the summed gradient.
 """
 
@@ -28,7 +28,7 @@ class Translator(torch.nn.Module):
 def main() -> dict[str, float]:
     torch.manual_seed(0)
     model = Translator(5000, 4000, 16)
-    source, target = torch.randint(0, 40, (32, 12)), torch.randint(0, 40, (32, 10))  # few words, often repeated
+    source, target = torch.randint(0, 40, (32, 12)), torch.randint(0, 40, (32, 10))  # few words, which often repeat
     model(source, target).backward()
     embeddings = [p for p in model.parameters() if p.grad is not None and p.grad.is_sparse]
     before = {
@@ -41,7 +41,7 @@ def main() -> dict[str, float]:
     for name, value in before.items():
         print(f"before: {name:>18} {value:.4f}")
     print(f"after:  {'global norm':>18} {after:.4f}")
-    assert all(p.grad.is_sparse for p in embeddings)  # never densified
+    assert all(p.grad.is_sparse for p in embeddings)  # the gradients stay sparse
     return before | {"clipped": after}
 
 

@@ -1,6 +1,6 @@
-"""Estimate the cost of each strategy of `all_reduce` for your own job, by the formulas that choose the strategy.
+"""Estimate the cost of each strategy of `all_reduce` for your own job, with the formulas that choose the strategy.
 
-docs/distributed.md explains the strategies. The ids follow Zipf's law, so ranks share many rows.
+docs/distributed.md explains the strategies. The ids follow Zipf's law, so that ranks share many rows.
 """
 
 import numpy as np
@@ -9,19 +9,19 @@ from islices.distributed.strategy import Cost, choose, costs
 
 ROWS, WIDTH, IDS = 1_000_000, 64, 65_536  # a float32 table, and the ids of one rank in a step
 ROW_BYTES = 4 * WIDTH + 4
-BANDWIDTH, LATENCY = 12.5e9, 5e-6  # bytes a second and seconds a message: 100 Gbit/s
+BANDWIDTH, LATENCY = 12.5e9, 5e-6  # bytes per second and seconds per message: 100 Gbit/s
 
 weights = np.arange(1, ROWS + 1) ** -1.1
 weights /= weights.sum()
 
 
 def different(draws: int) -> float:
-    """Return the expected number of different rows among that many ids."""
+    """Return the expected number of different rows in `draws` random ids."""
     return float(-np.expm1(draws * np.log1p(-weights)).sum())
 
 
 def table(ranks: int) -> dict[str, float]:
-    """Return the milliseconds of each strategy of all_reduce, and of sending all ranks' uncoalesced slices."""
+    """Return the milliseconds of each strategy of all_reduce, and of a gather of all ranks' uncoalesced slices."""
     found = costs(ranks, row_bytes=ROW_BYTES, most=different(IDS), union=different(ranks * IDS))
     raw = Cost(IDS * ROW_BYTES * (ranks - 1), 1)
     times = {

@@ -1,4 +1,4 @@
-"""An optimizer of your own: row-wise Adagrad with a cap on each row's step, with the same bits on three frameworks."""
+"""Define your own optimizer: row-wise Adagrad with a cap on each row's step, and the same bits on three frameworks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def capped_adagrad(g: Any, w: Any, accumulator: Any, lr: Any, eps: Any, cap: Any
 
 
 def main() -> dict[str, Any]:
-    """Return the table after three steps, by framework."""
+    """Return a dict from each framework to the table after three steps."""
     optimizer = optim.custom(capped_adagrad, 0.1, row_state={"accumulator": 0.0}, eps=1e-8, cap=0.5)
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     grad = IndexedSlices(values, np.array([5, 2, 5]), (8, 4))

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-Ranks send only rows that some rank has used, each once. All ranks hold the same tables, to the bit, after every step.
+Each rank sends only rows that some rank has used, and sends each row once. After every step, all ranks have tables with
+the same bits.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def main() -> None:
         alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group("gloo", **({} if "WORLD_SIZE" in os.environ else alone))
     group = get_group("torch")
-    torch.manual_seed(0)  # the same start on every rank
+    torch.manual_seed(0)  # the same initial weights on every rank
     model = Bags()
     optimizer = optim.Adam(model.parameters(), lr=0.01)
-    chance = torch.arange(1.0, WORDS + 1) ** -1.1  # word frequencies as in language
-    draw = torch.Generator().manual_seed(group.rank)  # another batch on every rank
+    chance = torch.arange(1.0, WORDS + 1) ** -1.1  # word frequencies like those of a language
+    draw = torch.Generator().manual_seed(group.rank)  # different batches on every rank
     for _ in range(STEPS):
         words = torch.multinomial(chance, 64 * 50, replacement=True, generator=draw).reshape(64, 50)
         optimizer.zero_grad()
@@ -47,7 +48,7 @@ def main() -> None:
             model.parameters(), all_reduce([p.grad for p in model.parameters()], "mean", group), strict=True
         ):
             parameter.grad = grad
-        clip_grad_norm_(model.parameters(), 1.0)  # after the all-reduce, so all ranks clip alike
+        clip_grad_norm_(model.parameters(), 1.0)  # after the all-reduce, so that all ranks clip equally
         optimizer.step()
     weights = model.embedding.weight.detach().numpy().tobytes()
     digest = hashlib.sha256(weights).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Draw how time and memory of calls grow, with the stored rows and not with the table: growth.py FILE.svg (Linux)."""
+"""Draw the time and memory of calls, by stored rows and by rows of the table: growth.py FILE.svg (on Linux)."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def calls(slices: int, rows: int) -> dict[str, Any]:
     random, adam = np.random.default_rng(0), islices.optim.adam(0.1)
     indices = random.integers(0, rows, slices)
     gradient = islices.IndexedSlices(random.standard_normal((slices, 4), np.float32), indices, (rows, 4))
-    table = np.zeros((rows, 4), np.float32)  # with its state up to 48 GB, of which Linux provides the pages written
+    table = np.zeros((rows, 4), np.float32)  # with state up to 48 GB; Linux provides only written pages
     state = adam.init(table)
     for array in (table, state["m"], state["v"]):
         array[indices] = 0
@@ -39,7 +39,7 @@ def measure(size: tuple[int, int]) -> dict[str, tuple[float, float]]:
 
 
 def main(file: str, slices: int = 10**7, rows: int = 10**9) -> None:
-    os.environ["ISLICES_KERNELS"] = "1"  # from the first call on
+    os.environ["ISLICES_KERNELS"] = "1"  # kernels on from the first call
     powers = [10**k for k in range(3, 10)]
     by_slices, by_rows = [(n, 10**7) for n in powers if n <= slices], [(10**5, n) for n in powers if 10**5 <= n <= rows]
     _, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")

@@ -1,6 +1,6 @@
 """Train a Keras model, stock and then by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-The script prints the time per step, fit's peak memory without model and state, and the distance of the weights."""
+The script prints the time per step, fit's peak memory without model and state, and the largest weight difference."""
 
 import gc
 import os
@@ -41,7 +41,7 @@ def compare(rows: int, width: int) -> None:
             model.set_weights([start, np.full((width, 1), 0.5, np.float32), np.zeros(1, np.float32)])
             model.compile(optimizer, loss="mse")
             for _ in range(2):  # the first epoch compiles
-                getattr(model, "zero_grad", gc.collect)()  # torch keeps the last gradients
+                getattr(model, "zero_grad", gc.collect)()  # torch would keep the last gradients
                 before = megabytes("VmRSS:")
                 Path("/proc/self/clear_refs").write_text("5")  # reset the peak
                 began = time.perf_counter()

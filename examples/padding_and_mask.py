@@ -1,7 +1,7 @@
 """Compare torch's padding_idx with Keras's mask_zero: two options for padding, and one gradient.
 
-torch omits the padding row from the gradient. Keras only emits a mask: without a layer that uses it, row 0 gets a
-gradient like any other. `drop_padding` gives Keras the gradient of torch; the lookup of islices has both as options.
+torch omits the padding row from the gradient. Keras only emits a mask: if no layer uses the mask, row 0 gets a gradient
+like any other row. `drop_padding` makes Keras's gradient equal to torch's. The lookup of islices has options for both.
 """
 
 import keras

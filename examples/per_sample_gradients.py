@@ -1,7 +1,7 @@
 """Compute per-sample embedding gradients of an unchanged model, from one ordinary backward pass.
 
-DP-SGD clips each sample's gradient to one norm, adds the gradients, and adds noise. The model stays unchanged. Its
-table of 200,000 rows is frozen for torch, so no table-sized gradient is allocated.
+DP-SGD clips each sample's gradient to one norm, sums the gradients, and adds noise. The model stays unchanged. The
+table of 200,000 rows is frozen for torch, so that torch allocates no table-sized gradient.
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""Continue the training of a Keras model in PyTorch, on the same trajectory.
+"""Continue the training of a Keras model in PyTorch on the same trajectory.
 
-Keras's Adam moves every row, adds epsilon in another place than torch and corrects its bias in float32.
-semantics="keras" is that arithmetic on any framework. The program takes ten steps of keras.optimizers.Adam, then ten of
-islices on torch from Keras's weights and state. It compares them with twenty steps of Keras. With torch's
-Adam the training diverges from the same state, because gradients are small.
+Keras's Adam updates every row, adds epsilon in a different place than torch, and corrects the bias in float32.
+semantics="keras" has this arithmetic on any framework. The program takes ten steps of keras.optimizers.Adam, then ten
+of islices on torch from Keras's weights and state. The result is compared with twenty steps of Keras. torch's Adam
+diverges from the same state, because gradients are small.
 """
 
 import os

@@ -2,8 +2,8 @@
 
     mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 
-Words of one sentence learn to be similar, and different from a word of another, in NumPy. Only the last bits of the
-losses depend on the number of ranks.
+The program trains in NumPy: words of one sentence become similar to each other, and different from a word of another
+sentence. Only the last bits of the losses depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ WORDS, DIM, SENTENCES, STEPS = 1_000_000, 16, 64, 30
 
 
 def rows(start: int, stop: int) -> np.ndarray:
-    """Return the initial values of some rows, which do not depend on the rank."""
+    """Return the initial values of rows `start` to `stop`; all ranks compute the same values."""
     k = np.arange(start * DIM, stop * DIM, dtype=np.float32).reshape(-1, DIM)
     return np.sin(k) / DIM
 
 
 def sentences(step: int) -> np.ndarray:
-    """Return (sentences, 3): two words of one sentence and one of another; the same on every rank, which slices it."""
+    """Return an array (sentences, 3): two words of a sentence, and one word of another. All ranks compute the same
+    array; each uses a part."""
     draw = np.random.default_rng(step)
     topics = draw.integers(0, 10, SENTENCES)
     pairs = topics[:, None] + 10 * draw.zipf(1.3, (SENTENCES, 2)) % WORDS
@@ -41,7 +42,7 @@ def main() -> list[float]:
         batch = table.fetch(sentences(step)[group.rank :: group.size])
         word, near, far = np.moveaxis(islices.lookup(batch.table, batch.ids), 1, 0)
         gap = ((near - far) * word).sum(1, keepdims=True)
-        pull = -1 / (1 + np.exp(gap)) / SENTENCES  # the derivative of log(1 + exp(-gap)) by the gap
+        pull = -1 / (1 + np.exp(gap)) / SENTENCES  # the derivative of log(1 + exp(-gap)) with respect to gap
         upstream = np.stack([pull * (near - far), pull * word, -pull * word], axis=1)
         gradient = islices.embedding_grad(upstream, batch.ids, batch.table.shape[0])
         state = table.step(optimizer, table.reduce(batch, gradient), state)

@@ -1,6 +1,7 @@
 """Train only the new words of a pre-trained table. Every other row keeps its bits.
 
-The optimizer's frozen rows keep their bits, weight decay included, and their slots in the gradient cost nothing.
+Rows that are frozen in the optimizer keep their bits in spite of weight decay, and gradient slots of frozen rows cost
+nothing.
 """
 
 import jax

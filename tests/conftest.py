@@ -1,11 +1,11 @@
-"""Make the tests of a checkout test this checkout, or an installation built from it, and no other checkout."""
+"""Make sure that tests import islices from this checkout, or from an installation that was built from it."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("ISLICES_KERNELS", "1")  # from the first call on, small as it is, in all processes
+os.environ.setdefault("ISLICES_KERNELS", "1")  # kernels from the first small call, in all processes
 
 import islices
 
@@ -16,7 +16,7 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
         "environment (make test)"
     )
 
-#: Files that take longest, the longest first, so that two workers end together; a folder stands for its files.
+#: The slowest files first, so that two workers end at the same time. A folder stands for the files in it.
 LONGEST = [
     "docs/test_readme.py", "backends/keras/test_each_backend.py", "docs/test_examples.py",
     "backends/keras/test_stepped.py", "conformance/test_hostile.py", "conformance/test_oracles.py", "test_packaging.py",

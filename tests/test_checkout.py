@@ -1,6 +1,6 @@
-"""Test that all of islices comes from one checkout, for any installation and any working directory.
+"""Test that all parts of islices come from the same checkout, for any installation and any working directory.
 
-There are two real clones, one of them installed as editable in an environment by pip.
+The tests use two copies of the checkout. An environment has an editable install of one copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(*command: object, cwd: Path, code: int = 0, **variables: str) -> str:
 
 
 def copied(to: Path) -> Path:
-    """Copy the files of a clone, uncommitted changes included."""
+    """Copy the files of the checkout, with uncommitted changes, to a folder, and return the folder."""
     for part in ("islices", "backends", "conformance", "tests"):
         shutil.copytree(ROOT / part, to / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     for name in ("pyproject.toml", "setup.py", "islices_pytest.py", "README.md", "LICENSE"):
@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Return the installed clone, another clone, and an environment's python."""
+    """Return the installed copy, another copy, and the python of the environment."""
     folder = tmp_path_factory.mktemp("clones")
     installed, other = copied(folder / "installed"), copied(folder / "other")
     environment = folder / "environment"
@@ -58,7 +58,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     run(sys.executable, "-c", build, folder, cwd=installed)
     (wheel,) = folder.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(packages)
-    # NumPy and the tests' tools, as they are here; sys.path's entries do not run their .pth files
+    # NumPy and the tools of the tests; as entries of sys.path, their folders do not run .pth files
     here = [entry for entry in sys.path if entry.endswith("site-packages")]
     (packages / "here.pth").write_text("\n".join(here))
     return installed, other, environment / "bin/python"
@@ -100,7 +100,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
     for name in ("islices.newer", "islices.backends.newer"):
         statement = run(python, "-c", f"import {name}", cwd=other, code=1)
         assert f"ModuleNotFoundError: No module named '{name}'" in statement
-    # half a checkout: only islices/, copied somewhere; and links as git writes them where there are none
+    # a copy of islices/ without the rest, and links as git writes them on systems without links
     alone = copied(tmp_path / "alone")
     (alone / "backends").rename(alone / "elsewhere")
     statement = run(python, "-c", "import islices", cwd=alone, code=1)
@@ -114,7 +114,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Check an installed islices in one folder, as in wheels, within a zip file."""
+    """Check that an islices whose packages are in one folder, as in a wheel, works from a zip file."""
     installed, _, python = clones
     with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
         for part in ("islices", "backends", "conformance"):

@@ -1,19 +1,20 @@
-"""Test that imports go one way without cycles, by reading the source without running it.
+"""Test that imports go one way and make no cycle. The test reads the source without running it.
 
 An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
 Imports under ``if TYPE_CHECKING:`` are for checkers and do not count. ``from islices.optim import factory`` is an
 import of the module `islices.optim.factory`, and of the package `islices.optim` if the name is not a module. Python
-runs a package's ``__init__`` before its modules, but this does not count. Otherwise any package that exports its
-modules' names would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not count
-either.
+runs a package's ``__init__`` before the package's modules, but this does not count. Otherwise a package that exports
+names of its modules would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not
+count either.
 
 A module's docstring may have a line that this test checks::
 
     May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
-The items are separated by commas. A module or package in backticks also allows the modules in it. "the core" is islices
-without its backends and its suite, and "the core below `M`" is its part that does not need M. "this folder" is the
-other modules in the module's folder. Python's standard library is always allowed; other imports are not.
+The items are separated by commas. A module or package in backticks also allows the modules in it. "the core" means
+islices without its backends and its suite, and "the core below `M`" means the part of the core that does not need M.
+"this folder" means the other modules in the module's folder. Python's standard library is always allowed; other imports
+are not.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ import pytest
 import islices
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Package -> its folder: two of them are links in islices/ to the folders at the top.
+#: package -> folder; two packages are links in islices/ to folders of the checkout
 PACKAGES = {
     "islices": ROOT / "islices",
     "islices.backends": ROOT / "backends",
     "islices.conformance": ROOT / "conformance",
 }
-#: Commands and what they are made of, above all else.
+#: commands and their parts, which no other package imports
 TOOLS = "islices.conformance.tools"
-#: The core's imports besides NumPy: extras, when they are needed.
+#: imports of the core besides NumPy: extras, which are imported when needed
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
-#: Folder of backends/ -> its modules' other imports: its framework, and libraries that people use with it.
+#: folder of backends/ -> imports of its modules: the framework, and libraries that people use with the framework
 FRAMEWORKS = {
     "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
     "keras": {"jax", "keras", "tensorflow", "torch"},
@@ -51,9 +52,9 @@ FRAMEWORKS = {
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
-#: Folder of backends/ -> other folders that it imports from: Keras's backends, and the former place of Keras's module.
+#: folder of backends/ -> other folders that it imports from: Keras's backends, and the former folder of Keras's module
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
-#: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
+#: (module, imported module), for imports in functions that need no framework and no extra -> the reason
 LATE = {
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
@@ -66,17 +67,17 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """One module's import of another."""
+    """An import of one module in another."""
 
     target: str
     line: int
-    #: the function that it stands in; "" at the head
+    #: name of the function that contains the import, or "" at the head of the module
     function: str
 
 
 # ---------------------------------------------------------------------- reading the source
 def _modules() -> Iterator[tuple[str, Path]]:
-    """Yield the modules of the three packages, without the adapters in the suite that are examples."""
+    """Yield (name, path) of the modules in the three packages, without the suite's example adapters."""
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -99,7 +100,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """Return the strings to which a module gives names."""
+    """Return a dict from names to strings, with an entry for each constant string that the module assigns to a name."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -111,7 +112,7 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """Return all imports of a module."""
+    """Return all imports in a module."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:
@@ -136,14 +137,14 @@ def imports(name: str) -> tuple[Import, ...]:
     def named(argument: ast.expr) -> Iterator[str]:
         if isinstance(argument, ast.Constant):
             yield str(argument.value)
-        elif isinstance(argument, (ast.Name, ast.Attribute)):  # NAME, or module.NAME
+        elif isinstance(argument, (ast.Name, ast.Attribute)):  # a name, or a name of a module
             constant = ast.unparse(argument).rpartition(".")[2]
             beside = [one.target for one in found if one.target in MODULES]
             yield from {known[constant] for m in [name, *beside] if constant in (known := constants(m))}
 
     look(tree(name), "")
     if name == "islices":
-        found.extend(Import(target, 0, "") for target in islices._HOMES)  # what its public names load
+        found.extend(Import(target, 0, "") for target in islices._HOMES)  # the modules of the public names
     return tuple(found)
 
 
@@ -160,13 +161,13 @@ def top(name: str) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Return True if the module must be installed in addition to NumPy."""
+    """Return True if a module belongs neither to Python nor to NumPy or islices."""
     return top(name) not in (sys.stdlib_module_names | {"islices", "numpy"})
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """Return these modules and all that they import, directly or not. With heads, count only imports at the head of
-    modules."""
+    """Return the given modules and everything that they import, directly or indirectly. With `heads`, count only
+    imports at the heads of modules."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -222,9 +223,9 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
     assert {name for name in heads if is_outside(name)} == set()
 
 
-# ---------------------------------------------------------------------- no circles
+# ---------------------------------------------------------------------- no cycles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of modules that import each other, by Tarjan's algorithm."""
+    """Return the sets of modules that import each other, found by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -261,8 +262,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # ---------------------------------------------------------------------- imports within functions
 def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> None:
-    """Check that functions import only a framework, an extra, a module that imports one at its head, or a module in
-    the table."""
+    """Check imports in functions: frameworks, extras, modules that import either at their head, and modules in LATE."""
     late = {
         (name, i.target): f"{name}:{i.line}"
         for name in MODULES
@@ -273,13 +273,13 @@ def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> No
     assert LATE.keys() - late.keys() == set(), "the table has what is not there"
 
 
-# ---------------------------------------------------------------------- what docstrings say
+# ---------------------------------------------------------------------- lines in docstrings
 SAYS = re.compile(r"May import: ((?:[^.`]|`[\w.]+`)*)\.(?:\s|$)")
 ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.]+)`|this folder|`(?P<module>[\w.]+)`")
 
 
 def statement(name: str) -> list[str] | None:
-    """Return the items of the line in a module's docstring, or None without one."""
+    """Return the items of the line "May import" in a module's docstring, or None if the docstring lacks the line."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
     assert len(lines) == len(re.findall(r"\b[Mm](?:ay|ust not) import\b", text)) <= 1, f"{name}: not the form: {text}"
@@ -287,7 +287,7 @@ def statement(name: str) -> list[str] | None:
 
 
 def allows(name: str, item: str, target: str) -> bool:
-    """Return True if an item of a module's line allows an import."""
+    """Return True if an item of the line "May import" allows an import."""
     form = ITEM.fullmatch(item)
     assert form, f"{name}: got {item!r}; accepted are the forms in tests/test_imports.py"
     if form["module"]:

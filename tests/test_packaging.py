@@ -1,4 +1,4 @@
-"""Test the wheel and the sdist, built and installed in an empty environment away from the checkout."""
+"""Test the wheel and the sdist: built, and installed in an empty environment away from the checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from islices.conformance.data import vectors_hash
 pytestmark = pytest.mark.outside
 
 ROOT = Path(__file__).parent.parent
-#: Imports every module of the installed package, and prints what those that cannot be imported lack.
+#: Imports every module of the installed package, and prints the missing package for each module that cannot be
+#: imported.
 EVERY = """
 import importlib, json, pathlib, islices
 folder = pathlib.Path(islices.__file__).parent
@@ -34,7 +35,7 @@ for path in sorted(folder.rglob("*.py")):
         lacking[name] = error.name.partition(".")[0]
 print(json.dumps([str(folder), imported, lacking]))
 """
-#: Frameworks, dependencies of extras, and libraries that are judged in separate environments.
+#: frameworks, dependencies of extras, and libraries that the judge runs in separate environments
 OPTIONAL = {
     "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
     "tensorflow", "torch",
@@ -53,7 +54,7 @@ def run(*command: object, cwd: Path, code: int = 0, **settings: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the sdist, and the wheel made from the sdist."""
+    """Build the sdist, and the wheel from the sdist, and return the folder."""
     return build(tmp_path_factory.mktemp("dist"))
 
 
@@ -65,7 +66,7 @@ def build(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin folder of an environment with only the wheel and NumPy."""
+    """Return the bin folder of an environment that has only the wheel and NumPy."""
     folder = tmp_path_factory.mktemp("env")
     venv.create(folder, with_pip=True)
     (wheel,) = built.glob("*.whl")
@@ -124,12 +125,12 @@ def test_backends_command(environment: Path, tmp_path: Path) -> None:
 
 
 def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
-    """Check that without pytest it names the install command, and with it shows one column and the lines that add
-    others."""
+    """Check `islices conform`: without pytest it names the install command; with pytest it shows one column and how to
+    add others."""
     out = run(environment / "islices", "conform", cwd=tmp_path, code=2)
     assert 'pip install "islices[conformance]"' in out
     run(environment / "python", "-m", "pip", "install", "-q", "pytest>=8", "rich>=13", cwd=tmp_path)
-    out = " ".join(run(environment / "islices", "conform", cwd=tmp_path).split())  # as wide as COLUMNS says
+    out = " ".join(run(environment / "islices", "conform", cwd=tmp_path).split())  # on one line, for any width
     assert "0 fail, 0 harness error (1 runs" in out
     for extra in ("torch", "tensorflow", "jax", "mxnet"):
         assert f'pip install "islices[{extra}]"' in out

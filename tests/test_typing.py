@@ -1,4 +1,4 @@
-"""Test type checkers on the right and wrong calls in tests/typing_consumer.py."""
+"""Test that type checkers accept the right calls in tests/typing_consumer.py, and reject the wrong ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def run(*command: str) -> None:
 
 def test_mypy_agrees_with_a_consumer(tmp_path):
     pytest.importorskip("mypy")
-    settings = tmp_path / "mypy.ini"  # the user's: nothing of this repository's
+    settings = tmp_path / "mypy.ini"  # settings of a user, not of this repository
     settings.write_text("[mypy]\n")
-    # what islices itself is found to hold is `make lint`'s
+    # `make lint` checks islices itself
     options = ("--strict", "--follow-imports=silent", "--config-file", str(settings), "--cache-dir", str(tmp_path))
     run("mypy", *options, str(CONSUMER))
 
 
 def test_pyright_agrees_with_a_consumer(tmp_path):
     pytest.importorskip("pyright")
-    paths = [str(ROOT), *filter(None, sys.path)]  # also what an import line of a .pth file adds
+    paths = [str(ROOT), *filter(None, sys.path)]  # includes folders that an import line of a .pth file adds
     settings = {"extraPaths": paths, "reportUnnecessaryTypeIgnoreComment": "error"}
     path = tmp_path / "pyrightconfig.json"
     path.write_text(json.dumps(settings))
     run(
         "pyright", "--pythonpath", sys.executable, "--project", str(path), str(CONSUMER)
-    )  # it ignores absolute paths to include
+    )  # pyright ignores absolute paths in "include"

@@ -1,6 +1,7 @@
-"""A user's program, for which tests/test_typing.py checks that mypy --strict and pyright agree with every line.
+"""A program such as a user writes. tests/test_typing.py checks that mypy --strict and pyright accept each line.
 
-The last four functions have one mistake each. An unnecessary ignore is an error too (warn_unused_ignores).
+Each of the last four functions has one mistake, with a comment that ignores the error. An unnecessary comment is an
+error too (warn_unused_ignores).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The directive ``islices-commands``, which makes a section with the --help text of each subcommand of `islices`."""
+"""Define the directive ``islices-commands``, which makes a section with the --help text of each subcommand of
+`islices`."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ COLUMNS = "88"
 
 
 class CommandHelp(SphinxDirective):
-    """A directive without arguments or content. It shows the commands that `islices --help` lists."""
+    """A directive without arguments or content. The directive shows the commands that `islices --help` lists."""
 
     def run(self) -> list[nodes.Node]:
         return [_section(name, help_of([name])) for name in cli.command_names()]
 
 
 def help_of(arguments: list[str]) -> str:
-    """Return the output of ``islices *arguments --help``, at a fixed width and without colour."""
+    """Return the output of ``islices *arguments --help`` with a fixed width and without colour."""
     saved = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
     os.environ.update(COLUMNS=COLUMNS, NO_COLOR="1")
     try:

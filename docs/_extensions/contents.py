@@ -1,7 +1,7 @@
 """Set the order of the pages, their descriptions and their search terms.
 
-conf.py lists the pages by section (`page_order`); the side bar follows it and shows each page's title. A toctree
-directive in docs/index.md would show as a block of code on GitHub.
+The side bar lists the titles of the pages in the order of `page_order` in conf.py. A toctree directive in docs/index.md
+would show as a block of code on GitHub.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-LONGEST = 160  # characters of a description, which search engines show
+LONGEST = 160  # characters of a description that search engines show
 
 
 class Contents(SphinxTransform):
-    """A hidden toctree in the root page for each section of `page_order`."""
+    """A transform that adds a hidden toctree to the root page for each section of `page_order`."""
 
     default_priority = 190
 
@@ -38,7 +38,8 @@ class Contents(SphinxTransform):
 
 
 class SearchTerms(SphinxTransform):
-    """Index entries for `search_terms`, so that the search lists these pages before pages that contain the words."""
+    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that
+    contain the words."""
 
     default_priority = 190
 
@@ -47,11 +48,11 @@ class SearchTerms(SphinxTransform):
         terms = [term for term, name in self.config.search_terms.items() if name == self.env.docname]
         if section is not None and terms:
             entries = [("single", term, section["ids"][0], "main", None) for term in terms]
-            section.insert(1, addnodes.index(entries=entries))  # behind the title
+            section.insert(1, addnodes.index(entries=entries))  # after the title
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Add a page's first paragraph as its description."""
+    """Add the first paragraph of a page as its description to the HTML head."""
     first = doctree.next_node(nodes.paragraph) if doctree is not None else None
     if first is not None:
         text = " ".join(first.astext().split())

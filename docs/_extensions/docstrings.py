@@ -1,6 +1,6 @@
 """Convert docstrings, which are written for editors, to valid reStructuredText.
 
-``(n, *row_shape)`` would begin an emphasis there, and ``|x|`` a substitution.
+In reStructuredText, the star of ``(n, *row_shape)`` would begin an emphasis, and ``|x|`` would be a substitution.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-#: a literal or an emphasis, which stay; or a character that reStructuredText would take for the beginning of something
+#: a literal or an emphasis, which is kept; MARKUP also finds characters that reStructuredText would read as a beginning
 KEPT = r"``.+?``|`[^`]+`|(?<![\w*])\*{1,2}\w[^*]*\w\*{1,2}(?![\w*])"
 MARKUP = re.compile(KEPT + r"|(?<![\w\\*])\*(?=\w)|(?<![\w\\])\|(?=\w)")
 PROMPTS = (">>>", "...")

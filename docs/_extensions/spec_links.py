@@ -1,4 +1,4 @@
-"""Add links that the text does not spell out: from "SPEC clause 16" to that clause, and from a folder to its README."""
+"""Add links that the text of a page omits: from "SPEC clause 16" to the clause, and from a folder to its README."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 SPEC = "conformance/SPEC"
 #: "SPEC clause 3", "SPEC clauses 3 to 6", "(clause 20)", "SPEC.md, clause 16"
 CLAUSE = re.compile(r"\b[Cc]lauses? (\d+)(?:(?:, \d+)*(?:,? (?:and|to) \d+))?")
-#: what is code, or a link already
+#: kinds of nodes that are code, or that are links already
 NO_LINKS = {"title", "reference", "literal", "literal_block", "doctest_block", "raw"}
 
 
 @functools.cache
 def clause_anchors(app: Sphinx) -> dict[int, str]:
-    """Return clause number -> the id of its section in SPEC.md."""
+    """Return a dict from each clause number to the id of its section in SPEC.md."""
     found = {}
     for section in app.env.get_doctree(SPEC).findall(nodes.section):
         number = re.match(r"(\d+) ", section.next_node(nodes.title).astext())
@@ -34,7 +34,7 @@ def clause_anchors(app: Sphinx) -> dict[int, str]:
 
 
 class SpecLinks(SphinxPostTransform):
-    """A transform that turns every clause in running text into a link."""
+    """A transform that makes each mention of a clause in running text a link."""
 
     default_priority = 400
 
@@ -71,7 +71,8 @@ def _parents(node: nodes.Node) -> Iterator[str]:
 
 
 class FolderLinks(SphinxTransform):
-    """A transform of links to folders of the repository. They lead to the folder's README, or become plain text."""
+    """A transform of links to folders of the repository. A link leads to the folder's README, or becomes plain text if
+    there is none."""
 
     default_priority = 200
 

@@ -3,7 +3,7 @@
 #include <cmath>
 using namespace line_protocol;
 
-template <class T> void sum_duplicates(Slices<T>& s) {  // SPEC, clause 4: ascending, added in the order of occurrence
+template <class T> void sum_duplicates(Slices<T>& s) {  // SPEC clause 4: ascending rows, summed in order of occurrence
   std::map<int64_t, std::vector<T>> rows;
   for (size_t k = 0; k < s.rows.size(); ++k) {
     auto [place, first] = rows.try_emplace(s.indices[k], s.rows[k]);
@@ -32,14 +32,14 @@ std::string to_dense(const Value& args, const Value&) {
   });
 }
 
-double power(double beta, int t) {  // clause 16: repeated squares where t has digits, multiplied by halves
+double power(double beta, int t) {  // clause 16: squares for the digits 1 of t, multiplied by halves
   double factors[32];
   for (int k = 0; k < 32; ++k, beta = beta * beta > 1e-290 ? beta * beta : 0) factors[k] = t >> k & 1 ? beta : 1;
   for (int half = 16; half; half /= 2) for (int k = 0; k < half; ++k) factors[k] *= factors[k + half];
   return factors[0];
 }
 
-std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: sgd and adam without options
+std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: only sgd and adam without options
   const std::string name = args[0].text;
   std::map<std::string, double> hyper{{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
   for (size_t k = 0; k < args[1]["dict"].keys.size(); ++k) hyper[args[1]["dict"].keys[k]] = number(args[1]["dict"][k]);
@@ -87,7 +87,7 @@ std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause
   });
 }
 
-std::string formula_step(const Value& args, const Value&) {  // for islices judge: torch.Adam without amsgrad
+std::string formula_step(const Value& args, const Value&) {  // called by `islices judge`: torch.Adam without amsgrad
   if (args[0].text != "torch.Adam") throw Unsupported{args[0].text};
   const Value &h = args[2]["dict"], &state = args[5]["dict"];
   if (h["amsgrad"].text == "true") throw Unsupported{"amsgrad"};

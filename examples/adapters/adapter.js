@@ -1,5 +1,5 @@
 // An adapter in JavaScript: islices conform --command "node adapter.js", islices judge --command "node adapter.js".
-// It needs node and nothing else.
+// The adapter only needs node.
 "use strict";
 const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, int64: BigInt64Array };
 class Unsupported extends Error {}
@@ -22,7 +22,7 @@ function checked(s) {
   return s;
 }
 
-function summed(s) {  // SPEC, clause 4: ascending rows, each added in the order of occurrence, rounded to its type
+function summed(s) {  // SPEC clause 4: ascending rows, each summed in order of occurrence and rounded to its type
   const values = read(checked(s).slices), indices = read(s.indices), width = product(s.slices.shape.slice(1));
   const limit = s.dense_shape[0], rows = new Map();
   if (values instanceof BigInt64Array) throw new Unsupported("int64 values");
@@ -58,7 +58,7 @@ function to_dense(s) {
   return write(s.slices.array, s.dense_shape, dense);
 }
 
-// torch.SGD with momentum, as `islices judge` asks for it: float64 arithmetic, rounded where it is stored.
+// torch.SGD with momentum for `islices judge`: float64 arithmetic, rounded when a result is stored.
 function formula_step(formula, t, options, weights, gradient, state) {
   const h = options.dict, number = (name) => Buffer.from(h[name].float, "hex").readDoubleLE();
   if (formula !== "torch.SGD") throw new Unsupported(formula);
@@ -80,7 +80,7 @@ require("node:readline").createInterface({ input: process.stdin }).on("line", (l
     catch (error) {
       if (error instanceof Unsupported) answer = { call, unsupported: error.message };
       else if (error instanceof Refusal) answer = { call, error: error.kind, message: error.message };
-      else throw error;  // a fault of this program: it ends, and the suite says so
+      else throw error;  // a fault of this program: the program ends, and the suite reports it
     }
   }
   process.stdout.write(JSON.stringify(answer) + "\n");

@@ -1,4 +1,4 @@
-"""An adapter in Python, without islices: `islices conform --command "python adapter.py"`, also `judge`."""
+"""Answer `islices conform --command "python adapter.py"`, and `islices judge` likewise, without importing islices."""
 
 import json
 import math
@@ -31,7 +31,8 @@ def number(x):
 
 
 def summed(s):
-    """Return rows by index, ascending: each is the sum of its slices in the order of occurrence (SPEC, clause 4)."""
+    """Return a dict from each row to the sum of its slices, with ascending rows. Slices are added in order of
+    occurrence (SPEC clause 4)."""
     if not isinstance(s, dict) or "slices" not in s:
         raise UnsupportedError("dense arrays") if "array" in (s or ()) else TypeError(f"got {s}; accepted are slices")
     values, indices, rows = array(s["slices"]), array(s["indices"]), {}
@@ -73,7 +74,8 @@ def norm(x, ord=None):
 
 
 def optimizer_steps(name, hyper, table, grads, steps=None, **options):
-    """Take steps of sgd (SPEC, clause 16): round lr to the table's type, then compute each operation in that type."""
+    """Take steps of sgd (SPEC clause 16). The learning rate and the result of each operation are rounded to the table's
+    type."""
     if name != "sgd" or hyper["dict"].keys() != {"lr"} or options not in ({}, {"rows": "touched"}):
         raise UnsupportedError("other optimizers and options")
     w, lr = array(table).copy(), number(hyper["dict"]["lr"])
@@ -96,7 +98,7 @@ def optimizer_steps(name, hyper, table, grads, steps=None, **options):
 
 
 def formula_step(formula, t, options, weights, gradient, state):
-    """Answer `islices judge` for one row-sparse formula, with one accumulator per row."""
+    """Compute a step for `islices judge`: one row-sparse formula, with one accumulator per row."""
     if formula != "fbgemm.EXACT_ROWWISE_ADAGRAD":
         raise UnsupportedError(formula)
     lr, eps, decay = (np.float32(number(options["dict"][name])) for name in ("lr", "eps", "weight_decay"))

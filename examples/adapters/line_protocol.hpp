@@ -1,4 +1,4 @@
-// The line protocol of `islices conform --command`, for adapters in C++17: JSON lines in, JSON lines out. docs/protocol.md
+// The line protocol of `islices conform --command`, for adapters in C++17: JSON lines both ways (docs/protocol.md).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace line_protocol {
 struct Unsupported { std::string reason; };
 struct Refusal { std::string kind, message; };
 
-// A JSON value. Strings and bare words (null, true, 3) are text; an object's keys stand beside its items.
+// A JSON value: `text` is a string or a bare word (null, true, 3), `keys` has an object's keys in the order of `items`.
 struct Value {
   std::string text;
   std::vector<std::string> keys;
@@ -38,7 +38,7 @@ inline Value parse(const char*& p) {
   if (*p == '{' || *p == '[') {
     const char close = *p++ == '{' ? '}' : ']';
     for (skip(); *p && *p != close; skip()) {
-      if (close == '}') { v.keys.push_back(parse(p).text); skip(); ++p; }  // past the colon
+      if (close == '}') { v.keys.push_back(parse(p).text); skip(); ++p; }  // after the colon
       v.items.push_back(parse(p));
       skip();
       if (*p == ',') ++p;
@@ -59,7 +59,7 @@ inline std::string quoted(const std::string& s) {
   return out + '"';
 }
 
-// Bytes as hexadecimal digits, and back: elements as they lie in the memory of a little-endian machine.
+// Convert between elements and hexadecimal digits of their bytes, in little-endian order.
 template <class T> std::vector<T> bits(const std::string& hex) {
   std::vector<T> out(hex.size() / 2 / sizeof(T));
   auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -82,7 +82,7 @@ inline double number(const Value& x) {  // {"float": ..} or {"int": ..}
 using Shape = std::vector<int64_t>;
 inline Shape shape_of(const Value& x) {
   Shape out;
-  for (auto& n : x.items) out.push_back(n.text == "null" ? -1 : std::stoll(n.text));  // -1: rows unknown
+  for (auto& n : x.items) out.push_back(n.text == "null" ? -1 : std::stoll(n.text));  // -1: the number of rows is unknown
   return out;
 }
 inline std::string json(const Shape& shape) {
@@ -105,7 +105,7 @@ template <class T> struct Array {
     return "{\"array\":" + quoted(dtype) + ",\"shape\":" + line_protocol::json(shape) + ",\"bits\":\"" + hex(data) + "\"}";
   }
 };
-template <class T> struct Slices {  // row-sparse: checked, without padded slots
+template <class T> struct Slices {  // a row-sparse array after checks, without padded slots
   std::string dtype, index_dtype;
   Shape row_shape, dense_shape;
   size_t width = 1;
@@ -142,7 +142,7 @@ template <class T> struct Slices {  // row-sparse: checked, without padded slots
   }
 };
 
-// f(0.0f) or f(0.0), by the dtype of an array.
+// Call f(0.0f) or f(0.0), depending on the dtype of an array.
 template <class F> std::string by_dtype(const Value& array, F f) {
   if (array["array"].text == "float32") return f(0.0f);
   if (array["array"].text == "float64") return f(0.0);
@@ -175,7 +175,7 @@ inline int serve(const std::string& name, const std::string& version, const std:
       }
       out = "{\"call\":" + message["call"].text + "," + out + "}";
     }
-    std::cout << out << std::endl;  // flushed: the suite waits for it
+    std::cout << out << std::endl;  // flush: the suite waits for the line
   }
   return 0;
 }

@@ -13,10 +13,11 @@ import islices
 pytestmark = pytest.mark.soak
 
 STEPS = 2_000
-#: Bytes that a step may leave behind in the mean. The smallest object of Python takes 16, an array's head over 100.
+#: Bytes that a step may leave behind on average. Python's smallest object needs 16 bytes, an array's header over 100.
 LEFT = 256
 
-#: Takes steps of every training method here, in a separate process; prints the resident bytes as steps go by.
+#: Takes steps with every training method in a separate process, and prints the resident bytes after each part of the
+#: steps.
 RUN = """
 import gc, importlib, json, sys
 import numpy as np

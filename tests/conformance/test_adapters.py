@@ -1,6 +1,5 @@
-"""Test programs in other languages in the matrix. The examples are built and run, and bounds separate rounding from
-mistakes. An invalid command gives one line and exit code 3.
-"""
+"""Test programs in other languages in the matrix: the examples run, and bounds distinguish rounding errors from
+mistakes. For an invalid command, islices prints one line and exits with 3."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ def case_of(id: str) -> Case:
 
 
 def moved(x: Any, by: float) -> Any:
-    """Return a result whose floats are all moved by that many relative eps."""
+    """Return a copy of a result in which each float has changed by the relative amount `by` * eps."""
     if isinstance(x, Array):
         if x.dtype not in EPS:
             return x
         wide = np.array(x.data, np.float64)
         kept = np.float64 if x.dtype == "float64" else np.float32
-        if by == 1.0:  # by one unit in the last place: a product rounds to two where a row has one slot
+        if by == 1.0:  # one unit in the last place: a product would round to two if a row has one slot
             farther = np.nextafter(wide.astype(kept), np.copysign(kept(np.inf), wide.astype(kept)))
             return replace(x, data=np.where(wide == 0, wide, farther).tolist())
         return replace(x, data=(wide * (1 + by * EPS[x.dtype])).astype(kept).tolist())
@@ -103,7 +102,7 @@ def conform(tmp_path: Path, *options: str, capsys: Any) -> tuple[int, list[dict[
     status = main(["conform", *options, "--json", str(report)])
     reported = capsys.readouterr()
     lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
-    return status, lines, " ".join((reported.out + reported.err).split())  # lines are broken where the terminal ends
+    return status, lines, " ".join((reported.out + reported.err).split())  # the terminal breaks long lines
 
 
 def counts(lines: list[dict[str, Any]]) -> Counter[str]:
@@ -129,7 +128,8 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """Check that it passes to the bit, or within the bound if the compiler may fuse operations."""
+    """Check that the C++ adapter passes with the exact bits, or within the bound if the compiler may fuse
+    operations."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -162,7 +162,8 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.outside
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check an adapter that prints a greeting and breaks in every third call. After ten breaks the rest is not run."""
+    """Check an adapter that prints a greeting and exits in every third call. After ten exits, the suite skips the
+    remaining cases."""
     program = tmp_path / "odd.py"
     program.write_text(
         "import json, os, sys\nprint('welcome')\n"

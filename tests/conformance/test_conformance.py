@@ -1,5 +1,5 @@
 """Test that backends conform in other variants, over ranks and in the full profile. `make conform` runs the quick
-profile."""
+profile instead."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ import islices
 
 
 def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]:
-    """Return the report's lines of a run, which must conform."""
+    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *options]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # not the tests' store of programs
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # no shared program cache
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False, timeout=limit)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return [json.loads(line) for line in target.read_text("utf-8").splitlines()]
 
 
 def check(lines: list[dict[str, Any]], backends: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Check that every backend has a column of the same vectors without a failure, and return the headers."""
+    """Check that all backends ran the same vectors, without a failure and with captured cases, and return the
+    headers."""
     headers = [line for line in lines if line["type"] == "header"]
     assert {h["backend"] for h in headers if not h["variant"]} == set(backends or islices.list_backends())
     assert len({(h["vectors"], h["spec"]) for h in headers}) == 1
@@ -48,7 +49,7 @@ def check(lines: list[dict[str, Any]], backends: Sequence[str] = ()) -> list[dic
 @pytest.mark.outside
 @pytest.mark.parametrize("names", [("numpy",), pytest.param((), marks=pytest.mark.soak)], ids=["numpy", "all"])
 def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Path) -> None:
-    # in processes of several ranks: tests/islices/distributed/test_ranks.py, and below
+    # the test below and tests/islices/distributed/test_ranks.py run the variant "ranks"
     backends = [name for name in names if name in islices.list_backends()]
     variants = [word for name in ("standard", "kernels off", "read-only", "cuda") for word in ("--variant", name)]
     chosen = [word for name in backends for word in ("-b", name)]
@@ -61,7 +62,7 @@ def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", [name for name in islices.list_backends() if name not in ("jax", "numpy")])
 def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_path: Path) -> None:
-    """Run the full profile without cases that need compilation, which `make soak` runs."""
+    """Run the cases of the full profile in mode framework, in which the frameworks' operations compute."""
     lines = conform(tmp_path, "--profile", "full", "-b", backend, "-k", "framework", limit=1800)
     check(lines, [backend])
     cases = [line for line in lines if line["type"] == "case" and line["mode"] == "framework"]
@@ -80,7 +81,7 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
 @pytest.mark.outside
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
 def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
-    """Check that SIGTERM, which schedulers and make send, ends the command's processes."""
+    """Check that a command that gets SIGTERM, as schedulers and make send it, also ends its processes."""
     command = [sys.executable, "-m", "islices", "conform", "-b", "numpy", "--profile", "full"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         found, limit = list[Path](), time.monotonic() + 120

@@ -1,4 +1,5 @@
-"""Test that every backend keeps its promises under hostile calls, and that a broken promise is noticed and shrunk."""
+"""Test that every backend keeps its promises under hostile calls, and that the suite notices and shrinks a broken
+promise."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_hostile_calls_keep_their_promises(name: str) -> None:
     assert counts["TypeError"] > 8, "hardly a call was refused: nothing is hostile"
 
 
-# ---------------------------------------------------------------------- what is noticed
+# ---------------------------------------------------------------------- broken promises that are noticed
 def writes(table: Any) -> None:
     table[0] = 7
 
@@ -75,7 +76,7 @@ def test_verdicts(run: Callable[..., Any], targets: tuple[str, ...], came: str, 
     assert bool(got[1]) == bool(problem)
 
 
-# ---------------------------------------------------------------------- what is shrunk
+# ---------------------------------------------------------------------- calls that are shrunk
 def scales_in_place(x: Any, c: Any) -> Any:
     if isinstance(x, np.ndarray) and x.size and type(c) is not float:
         x *= 0.25

@@ -1,5 +1,5 @@
-"""Test that the quick profile catches the faults that the full one catches, in copies of adapters and core with one
-fault each.
+"""Test that the quick profile catches each fault that the full profile catches. A fault changes one line of adapters or
+core in a copy.
 
 The author of the faults did not know the cases of the quick profile. A run of a profile takes up to a minute, so only
 `make soak` runs all faults.
@@ -24,7 +24,7 @@ import islices
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the checkout. Kernels compiled there are kept for the next fault."""
+    """Return a copy of the checkout. Tests of later faults reuse the kernels that are compiled in the copy."""
     folder = tmp_path_factory.mktemp("copy") / "islices"
     shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*", "build"))
     return folder
@@ -71,7 +71,7 @@ def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, cop
     with broken(copy, mutant):
         quick = conform(copy, tmp_path / "quick.jsonl", mutant, "quick")
         print(f"{mutant.name}: quick {quick.counts['fail']} fails of {len(quick.cases)}")
-        if quick.status == 0:  # else the full one, which runs these cases too, catches it as well
+        if quick.status == 0:  # else the full profile, which has all cases of the quick one, catches the fault as well
             full = conform(copy, tmp_path / "full.jsonl", mutant, "full")
             print(f"{mutant.name}: full {full.counts['fail']} fails of {len(full.cases)}")
             assert full.status == 0, sorted(full.ids("fail"))

@@ -1,7 +1,8 @@
 """Test `islices new-backend`: its files, its errors, and the suite's report on an incomplete adapter.
 
-The framework is the sample's, whose adapter is not installed here. The test follows docs/adapter_author.md. It runs the
-page's shell lines one by one, and puts the methods of its Python block into the skeleton.
+The test uses the framework of the sample backend, without the adapter of the sample backend. The test follows
+docs/adapter_author.md. The test runs the page's shell lines one by one, and puts the methods of the page's Python block
+into the skeleton.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-# ---------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------- files of stage 1
 def test_stage_1_is_written_and_no_more() -> None:
     text = skeleton("toyfw", "toyfw")["islices_toyfw/__init__.py"]
     marked = {name for name in dir(Backend) if hasattr(getattr(Backend, name), "primitive")}
@@ -89,10 +90,11 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "cannot write" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------- the way of the page
+# ---------------------------------------------------------------------- the steps of docs/adapter_author.md
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder where the page's skeleton is installed with its framework: the first two shell lines."""
+    """Return the folder in which the first two shell lines of the page create and install the skeleton, next to its
+    framework."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(LIBRARY, folder)
     make, put, _ = (shlex.split(line) for line in blocks("sh")[0].splitlines())

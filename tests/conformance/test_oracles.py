@@ -1,5 +1,5 @@
-"""Test the golden vectors: an independent reading of the text agrees, they regenerate to the same bytes, and the
-schema holds."""
+"""Test the golden vectors: an independent implementation of the text agrees, generation gives the same bytes, and the
+schema describes the files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_they_share_no_code() -> None:
     suite = Path(str(resources.files("islices.conformance")))
     for path in (*suite.glob("oracle*.py"), suite / "ranks" / "plain.py"):
         allowed = ("islices.conformance.data", "islices.conformance.ranks.plain", "islices.conformance.oracle")
-        if path.name == "oracle_optim.py":  # defaults and names of states, no arithmetic
+        if path.name == "oracle_optim.py":  # defaults and names of states, but no arithmetic
             allowed += ("islices.optim.record",)
         imported = _imported(path)
         assert {m for m in imported if m.startswith("islices") and not m.startswith(allowed)} == set(), path
@@ -97,7 +97,7 @@ def validator() -> Any:
 @pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
 def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
     document = json.loads(file.read_text("utf-8"))
-    # one case of each operation and form is enough for all but the small files: validation is slow
+    # validation is slow: one case of each operation and form is enough, except in small files
     forms: dict[str, Any] = {}
     for case in document["cases"]:
         short = _shortened(case)
@@ -107,7 +107,7 @@ def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
 
 
 def _shortened(x: Any) -> Any:
-    """Return the form of a case: its arrays have at most the first element of each kind."""
+    """Return a short copy of a case, in which each array has at most one element of each type."""
     if isinstance(x, list):
         return [_shortened(v) for v in x]
     if not isinstance(x, dict):

@@ -1,6 +1,5 @@
-"""Test the PaddlePaddle plug-in (conformance/paddle_backend). All tests run in Paddle's environment; elsewhere the
-tests that need it are reported as not run.
-"""
+"""Test the PaddlePaddle plug-in (conformance/paddle_backend). All tests run in Paddle's environment; elsewhere, tests
+that need Paddle are reported as skipped."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ def test_it_conforms(paddle: Any, tmp_path: Path) -> None:
     assert {case["mode"] for case in run.cases} == {"host", "framework"}
 
 
-# ---------------------------------------------------------------------- what the adapter works around
+# ---------------------------------------------------------------------- workarounds of the adapter
 def rows(paddle: Any, *ids: int) -> Any:
     return paddle.to_tensor(np.array(ids, np.int64))
 
 
 def sparse_layer(paddle: Any, ids: list[int], **options: Any) -> Any:
-    """Return a layer of 4 x 2 weights after a backward pass of sum(layer(ids))."""
+    """Return an embedding layer with weights of shape (4, 2) after a backward pass of sum(layer(ids))."""
     layer = paddle.nn.Embedding(4, 2, sparse=True, **options)
     layer(rows(paddle, *ids)).sum().backward()
     return layer

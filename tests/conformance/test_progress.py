@@ -1,4 +1,4 @@
-"""Test the output of working commands on a terminal, in a log, and while the error output is hidden."""
+"""Test the output of long commands on a terminal, in a log, and while standard error is hidden."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ import pytest
 from islices.conformance.progress import board
 
 CONFORM = ("-m", "islices", "conform", "-b", "numpy", "--variant", "standard", "-k", "clip_by_value or densify")
-#: Seconds without a sign of life that are too long, as a user feels it.
+#: Seconds without output after which a user doubts that a command is working.
 SILENCE = 2.0
 
 
 class Screen(NamedTuple):
-    """A program's terminal output with its times, the exit code, and the delay of this process.
+    """The output of a program on a terminal, with the time of each piece, the exit code, and the delay of this process.
 
-    The delay is the number of seconds by which a busy machine woke this process late; the program may have had it too.
+    The delay is the number of seconds by which a busy machine woke this process late; the program may have waited as
+    long.
     """
 
     written: list[tuple[float, str]]
@@ -44,7 +45,7 @@ class Screen(NamedTuple):
 
 
 def on_a_terminal(*arguments: str) -> Screen:
-    """Return a fresh interpreter on a pseudo-terminal of 80 columns."""
+    """Run a fresh interpreter on a pseudo-terminal of 80 columns, and return its output."""
     terminal, its_side = pty.openpty()
     env = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1"}
     command = [sys.executable, *arguments]
@@ -64,7 +65,7 @@ def on_a_terminal(*arguments: str) -> Screen:
                 written.append((time.monotonic(), data))
             else:
                 process.kill()
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # Linux reports in this way that the program has closed the terminal
             pass
         finally:
             os.close(terminal)

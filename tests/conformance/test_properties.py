@@ -1,4 +1,4 @@
-"""Test that the laws hold on every backend, and that a counterexample is returned as code."""
+"""Test that the laws hold on every backend, and that the suite prints a counterexample as code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.conformance.properties.running import LAWS, Counterexample, break_l
 
 BACKENDS = islices.list_backends()
 EXAMPLES = 3
-#: Where rows are summed, the last contribution wins: what a wrong adapter does.
+#: A mistake of an adapter: each sum of rows is only the last contribution.
 LAST_WINS = """
 import numpy as np
 from islices.backends.torch.adapter import TorchBackend
@@ -36,7 +36,7 @@ TorchBackend.segment_sum = last_wins
 def test_the_laws_hold(name: str) -> None:
     found = [
         str(counterexample)
-        for law in list(LAWS.values())[:: 3 if name == "numpy" else 1]  # the others: make soak
+        for law in list(LAWS.values())[:: 3 if name == "numpy" else 1]  # make soak: all laws
         for backend, mode in columns([name])
         if (counterexample := break_law(law, backend, mode, EXAMPLES, seed=0))
     ]
@@ -45,7 +45,8 @@ def test_the_laws_hold(name: str) -> None:
 
 # ---------------------------------------------------------------------- counterexamples
 def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
-    """Check that a counterexample's code fails with its problem under the fault, and runs without the fault."""
+    """Check that the counterexample's code fails under the fault with the reported problem, and runs without the
+    fault."""
     assert counterexample is not None, "last-wins sums were not noticed"
     path = folder / "pasted.py"
     for fault, message in ((LAST_WINS, f"AssertionError: {counterexample.problem}"), ("", "")):
@@ -57,9 +58,9 @@ def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
 
 @pytest.fixture
 def wrong_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return torch's adapter with a segment_sum that keeps only the last contribution."""
+    """Replace the segment_sum of torch's adapter by a function that returns only the last contribution to each sum."""
     adapter = pytest.importorskip("islices.backends.torch.adapter").TorchBackend
-    monkeypatch.setattr(adapter, "segment_sum", adapter.segment_sum)  # put back at the end
+    monkeypatch.setattr(adapter, "segment_sum", adapter.segment_sum)  # restored at the end of the test
     exec(LAST_WINS, {})
 
 
@@ -84,7 +85,7 @@ def test_what_a_law_raises_breaks_it() -> None:
     assert counterexample.problem.startswith("raised IndexError: rows: got")
 
 
-# ---------------------------------------------------------------------- what is compared
+# ---------------------------------------------------------------------- comparisons
 # fmt: off
 COMPARISONS = [
     (compare.same_bits, [0.0, np.nan], [-0.0, np.nan], (), True),

@@ -1,6 +1,7 @@
-"""Test that the sample adapter, installed like an external one, is found, listed, run and reported like a built-in.
+"""Test the sample adapter, installed like an external one: islices finds, lists, runs and reports it like a built-in
+adapter.
 
-For each of six mistakes in an adapter, the clause about it finds the mistake.
+For each of six mistakes in an adapter, a case of the violated clause fails.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ print(type(clipped).__name__, clipped.values, clipped.rows, norm)
 
 
 def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
-    """Return the adapter written for another version of the protocol."""
+    """Return a copy of the adapter that declares another version of the protocol."""
     other = shutil.copytree(site, folder / "site")
     adapter = other / "islices_sample.py"
     edit = (f"protocol = {islices.backend.PROTOCOL}  #", f"protocol = {protocol}  #")

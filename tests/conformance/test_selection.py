@@ -1,4 +1,5 @@
-"""Test the selection of cases by the quick profile, and that it precedes all imports and processes."""
+"""Test which cases the quick profile selects. The command selects cases before it imports a framework or starts a
+process."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_every_clause_group_and_type_stands_in_it(mode: str) -> None:
     quick, full = ([*s.golden([mode]), *s.checks([mode])] for s in (QUICK, FULL))
     assert {item.clause for item in quick} == {item.clause for item in full}
     assert {item.group for item in quick} == {item.group for item in full}
-    compiled = {"gradients", "optimizers"} | ({"clipping", "norms"} if mode == "traced" else set())  # all compile
+    compiled = {"gradients", "optimizers"} | ({"clipping", "norms"} if mode == "traced" else set())  # slow
     for group in {item.group for item in full} - compiled:
         some, every = (
             {x for item in items if item.group == group for x in words(item.id) & FLOATS} for items in (quick, full)
@@ -51,14 +52,14 @@ def test_every_operation_stands_in_it() -> None:
     assert some == every - {tuple(id.split("/")) for id in SLOW}
 
 
-#: Of bad input, what has to import a second framework or to trace a model.
+#: Cases of bad input that must import a second framework or trace a model.
 SLOW = {
     "errors/indices-of-another-framework", "errors/lookup-ids-framework",
     "errors/samples-influence", "errors/samples-loss-short", "errors/samples-time-major",
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------------- what is chosen
+# ---------------------------------------------------------------------- selected cases
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_what_matches_nothing_is_answered_with_the_nearest_before_anything_is_im
     ]
 
 
-# ---------------------------------------------------------------------- several variants in a process
+# ---------------------------------------------------------------------- several variants in one process
 CRASHES = """
 import os
 from islices.conformance.variants import VARIANTS

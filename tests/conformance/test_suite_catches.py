@@ -1,7 +1,7 @@
-"""Test that the suite finds broken backends, and separates failures, deviations, gaps and a broken harness.
+"""Test that the suite finds broken backends, and that it distinguishes failures, deviations, gaps and a broken harness.
 
-The backend is `loopback`, whose arrays are opaque, in mode framework, where the suite runs the adapter's primitives.
-Each test breaks one thing in it.
+The backend is `loopback`, whose arrays are opaque. The suite runs in mode framework, in which the adapter's primitives
+compute. Each test breaks one part of the backend.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from islices.conformance.deviations import Deviation
 
 
 def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", deviations: str = "") -> Run:
-    """Run the suite on loopback. ``defect`` replaces the arithmetic behind its primitives, and ``mutation`` runs at
-    the end of the adapter."""
+    """Run the suite on loopback. `defect` overrides methods of the arithmetic that the primitives call, and `mutation`
+    is code appended to the adapter."""
     site = shutil.copytree(LOOPBACK, folder / "site", ignore=shutil.ignore_patterns("__pycache__"))
     adapter = (site / "islices_loopback.py").read_text("utf-8")
     if defect:
         adapter += f"\n\nclass Broken(Arithmetic):\n{defect}\n\narithmetic = Broken()\n"
-    # deviations are in a package next to the adapter
+    # a package, because deviations.toml is next to the module of the adapter
     package = site / "islices_loopback"
     package.mkdir()
     (site / "islices_loopback.py").unlink()
     (package / "__init__.py").write_text(adapter + mutation, "utf-8")
     if deviations:
         (package / "deviations.toml").write_text(deviations, "utf-8")
-    profile = "full" if "-k" in options else "quick"  # what is chosen by name is to be there
+    profile = "full" if "-k" in options else "quick"  # cases that -k names need not be in the quick profile
     given = ("--islices-modes", "framework", "--islices-profile", profile, *options)
     return run_suite(folder, "loopback", *given, path=site)
 
@@ -70,7 +70,7 @@ def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
     assert all("the call changed its input: arguments[0]" in reason for reason in reasons)
 
 
-# ---------------------------------------------------------------------- what is no failure, and no pass either
+# ---------------------------------------------------------------------- neither failures nor passes
 @pytest.mark.outside
 def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case(tmp_path: Path) -> None:
     defect = """
@@ -154,7 +154,8 @@ def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
 
 # ---------------------------------------------------------------------- the backend itself
 def _framework() -> Any:
-    """Return the module without putting its folder on sys.path, where this process would also find its adapter."""
+    """Import the module loopback without putting its folder on sys.path, where this process would find the adapter
+    too."""
     spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Test variants and other interpreters: the cases of each column, and honest reports of missing ones."""
+"""Test variants and other interpreters: each column runs its cases, and reports say why a column is missing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
 
 
 def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
-    """Return the report's lines of a run, which must conform."""
+    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     assert main(["conform", "--json", str(target), *options]) == 0
     return [json.loads(line) for line in target.read_text("utf-8").splitlines()]
 
 
-# ---------------------------------------------------------------------- what runs
+# ---------------------------------------------------------------------- variants that run
 @pytest.mark.outside
 def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,7 +77,8 @@ def test_kernels_are_off_where_a_column_says_so() -> None:
 # ---------------------------------------------------------------------- other interpreters
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment that has NumPy and pytest, but neither islices nor rich nor a framework."""
+    """Return the interpreter of an environment that has NumPy and pytest, but neither islices nor rich nor a
+    framework."""
     folder = tmp_path_factory.mktemp("other")
     venv.create(folder, with_pip=False, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))

@@ -1,4 +1,5 @@
-"""Test the documentation: it builds without a warning or the network, and has every public name once."""
+"""Test the documentation: the build needs no network and gives no warning, and the pages contain every public name
+once."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import islices
 from islices import cli
 
 ROOT = Path(__file__).parents[2]
-#: module of public names -> what has to be installed for it, and the names in its ``__all__`` that are not for users
+#: module of public names -> the package that it needs, and the names in its ``__all__`` that are not for users
 PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices": ("numpy", set()),
     "islices.config": ("numpy", set()),
@@ -42,40 +43,40 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices.backends.jax.optax": ("optax", set()),
     "islices.backends.mxnet.gluon": ("mxnet", set()),
 }
-#: of no clause of the specification
+#: public names to which no clause of the specification applies
 NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
-#: what functions return: nobody calls these, so their parameters are no matter of the reader
+#: classes whose instances functions return: users do not call these classes, so that parameters need no docstring
 MADE = {"Capture", "Optimizer", "PerSample"}
-#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, no section Returns
+#: numpydoc's codes for: no docstring; no summary; parameters missing, unknown or in another order; no section Returns
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
 SUMMARY = {"GL08", "SS01"}
 
 
 def public_module(name: str) -> ModuleType:
-    """Return the module, or skip the test if its framework is missing."""
+    """Return the public module, or skip the test if its framework is missing."""
     needed = PUBLIC[name][0]
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     if needed == "mxnet":
-        islices.get_backend("mxnet")  # which imports MXNet as it must be
+        islices.get_backend("mxnet")  # the adapter imports MXNet in the right way
     return importlib.import_module(name)
 
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
-    """Return name -> function, class or number that users get from the module."""
+    """Return a dict from each public name of the module to its function, class or number."""
     return {
         name: getattr(module, name)
         for name in module.__all__
         if name not in PUBLIC[module.__name__][1]
         and (getattr(getattr(module, name), "__module__", None) or "islices").startswith("islices")  # not a framework's
         and not inspect.ismodule(getattr(module, name))
-        and typing.get_origin(getattr(module, name)) is not typing.Literal  # a type of names, which has no docstring
+        and typing.get_origin(getattr(module, name)) is not typing.Literal  # a Literal of names has no docstring
     }
 
 
 # ---------------------------------------------------------------------- docstrings
 def raises(function: Any) -> bool:
-    """Return True if a function's code raises, or checks an argument by a function of that name."""
+    """Return True if the function's code has a raise statement, or calls a function whose name begins with check_."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     checks = any(isinstance(f, ast.Name) and f.id.startswith("check_") for f in called)
@@ -83,10 +84,10 @@ def raises(function: Any) -> bool:
 
 
 def codes(path: str, x: Any) -> set[str]:
-    """Return the faults that numpydoc must not find.
+    """Return the codes of the faults that numpydoc must not find in a docstring.
 
-    A framework's module uses the framework's parameters: a class without an ``__init__`` inherits them, and a function
-    may pass parameters on. The docstring may name their source instead of repeating them.
+    Modules for a framework use the framework's parameters: a class without an ``__init__`` inherits its parameters, and
+    a function may pass parameters on. The docstring may name the source of such parameters.
     """
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):
@@ -102,12 +103,12 @@ def codes(path: str, x: Any) -> set[str]:
 
 
 def is_record(x: Any) -> bool:
-    """Return True if a class is a plain record that functions return, whose fields have comments."""
+    """Return True if the class is a plain record, whose fields have comments."""
     return inspect.isclass(x) and (dataclasses.is_dataclass(x) or hasattr(x, "_fields"))
 
 
 def faults(path: str, x: Any) -> list[str]:
-    """Return the faults of a public function's or class's docstring."""
+    """Return the faults in the docstring of a public function or class."""
     name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
     requested = codes(path, x)
     found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in requested]
@@ -123,7 +124,8 @@ def faults(path: str, x: Any) -> list[str]:
 
 
 def method_faults(path: str, x: Any) -> list[str]:
-    """Return the faults of a public method's docstring. The class's docstring has the examples and the clause."""
+    """Return the faults in the docstring of a public method. The docstring of the class has the examples and the
+    clause."""
     silent = not inspect.signature(x).parameters.keys() - {"self"}
     return [
         f"{code}: {message}"
@@ -134,18 +136,18 @@ def method_faults(path: str, x: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings(name: str) -> None:
-    """Check that each public name and method documents summary, parameters, results, errors, an example and the
-    clause."""
+    """Check that each public name and method documents its summary, parameters, results, errors, clause, and an
+    example."""
     module = public_module(name)
     found: dict[str, list[str]] = {}
     for short, x in public_objects(module).items():
         path = f"{name}.{short}"
         if callable(x):
             found[path] = faults(path, x)
-        if inspect.isclass(x) and x is not islices.backend.Backend:  # its methods are contracts for adapters, in prose
+        if inspect.isclass(x) and x is not islices.backend.Backend:  # its methods have prose for adapters
             methods = {k: f for k, f in vars(x).items() if inspect.isfunction(f) and not k.startswith("_")}
             inherited = {k for base in x.__mro__[1:] for k in vars(base)}
-            for k in methods.keys() - inherited:  # what overrides a framework's method is documented there
+            for k in methods.keys() - inherited:  # the framework documents inherited methods
                 found[f"{path}.{k}"] = method_faults(f"{path}.{k}", methods[k])
     assert found, "nothing public"
     assert {path: lacks for path, lacks in found.items() if lacks} == {}
@@ -153,7 +155,8 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """Return the command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
+    """Return the command of the Makefile's target docs. The command uses this interpreter, and writes to the folder
+    `out`."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
@@ -162,7 +165,7 @@ def make_docs(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the built documentation. A warning is an error."""
+    """Build the documentation, with warnings as errors, and return its folder."""
     out = tmp_path_factory.mktemp("build")
     line = make_docs(out)
     assert "-W" in line
@@ -182,7 +185,7 @@ def test_every_command_has_its_help(pages: Path) -> None:
 
 
 class Page(HTMLParser):
-    """The text of a page, its ids, its links, and the files that a browser loads for it."""
+    """The text of a page, its ids, its links, and the files that a browser loads for the page."""
 
     LOADS: ClassVar = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -234,10 +237,10 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
     assert broken == []
 
 
-# ---------------------------------------------------------------------- what documents say of the project
+# ---------------------------------------------------------------------- statements about the project
 @pytest.mark.parametrize("name", PUBLIC)
 def test_stability_lists_the_public_names(name: str) -> None:
-    """Compare the frozen list of docs/stability.md with the modules' ``__all__``."""
+    """Check that the frozen list in docs/stability.md equals the lists ``__all__`` of the modules."""
     listed = re.search(
         rf"^{re.escape(name)}: ((?:.+\n)(?:  .+\n)*)", (ROOT / "docs/stability.md").read_text("utf-8"), re.M
     )
@@ -247,7 +250,7 @@ def test_stability_lists_the_public_names(name: str) -> None:
 
 
 def test_stability_names_the_supported_versions() -> None:
-    """Check docs/stability.md against pyproject.toml."""
+    """Check that the versions in docs/stability.md equal those in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     text = (ROOT / "docs/stability.md").read_text("utf-8")
     lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}

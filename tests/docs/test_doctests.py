@@ -1,4 +1,4 @@
-"""Test that the examples in the core's docstrings are true with NumPy as the only dependency."""
+"""Test that the examples in the docstrings of the core are true with NumPy as the only dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-#: packages that only need NumPy; other tests run the examples that need a framework
+#: packages that need only NumPy; other tests run the examples that need a framework
 PACKAGES = (
     "islices",
     "islices.backend",
@@ -28,7 +28,8 @@ MODULES = sorted(
 
 
 class Finder(doctest.DocTestFinder):
-    """A finder that includes decorated functions, which doctest assigns to the decorator's module and omits."""
+    """A finder that includes decorated functions. doctest's finder omits them, because it assigns them to the
+    decorator's module."""
 
     def _from_module(self, module: Any, object: Any) -> bool:
         return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc]

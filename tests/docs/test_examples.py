@@ -15,7 +15,7 @@ import pytest
 import islices
 
 FOLDER = Path(__file__).parents[2] / "examples"
-#: example -> the frameworks it needs
+#: example -> the frameworks that it needs
 NEEDS = {
     "clip_translation": ["torch"],
     "cost_of_reducing": ["numpy"],
@@ -104,7 +104,8 @@ def test_per_sample_gradients() -> None:
     "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
 )
 def test_keras_fit(backend: str) -> None:
-    """Check that weights agree except for Adam, where Keras moves all rows and islices those of the batch."""
+    """Check that weights agree except for Adam, whose step changes all rows in Keras but only the rows of the batch in
+    islices."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -137,7 +138,7 @@ def test_four_frameworks() -> None:
         np.testing.assert_array_equal(table, tables[0])
 
 
-#: The optimizers of the public program, and their modules: its tables are sparse, the rest is dense.
+#: A program with the interface of the public one: an optimizer from a module, sparse tables and a dense layer.
 PROGRAM = """
 import sys, torch
 import optim.rwsadagrad as rowwise
@@ -173,7 +174,8 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """Run a program with the interface of the public one: its optimizers and those of islices give the same losses."""
+    """Check that a program like the public one has the same losses with its optimizer and with the optimizer of
+    islices."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "rwsadagrad.py").write_text(ROWWISE)
@@ -193,7 +195,7 @@ def test_dlrm(tmp_path: Path) -> None:
 
 
 def launched(name: str, *launcher: str) -> str:
-    """Return the output of an example under a launcher of ranks."""
+    """Run an example under a launcher of ranks, and return what the example prints."""
     command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -210,7 +212,7 @@ def test_data_parallel() -> None:
     assert sorted(rank for rank, _, _ in ranks) == ["0", "1"]
     (table,) = {table for _, table, _ in ranks}
     assert table not in alone
-    raw = 20 * 64 * 50 * (32 * 4 + 8)  # what gathering every slice would move
+    raw = 20 * 64 * 50 * (32 * 4 + 8)  # the bytes of a gather of every slice
     assert all(0 < int(received.replace(",", "")) < 0.8 * raw for _, _, received in ranks)
 
 

@@ -1,6 +1,6 @@
 """Check docs/optimizers.md, docs/formulas.md and the signatures of the optimizers against their records.
 
-``python tests/docs/test_optimizers.py`` writes the table of the page.
+``python tests/docs/test_optimizers.py`` writes the table of docs/optimizers.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "optimizers.md"
 TEXT = PAGE.read_text("utf-8")
 FORMULAS = (ROOT / "docs" / "formulas.md").read_text("utf-8")
 SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
-#: options that change which rows there are, as rows of the table
+#: options that some values of `rows` exclude, each with a row in the table
 OPTIONS: dict[str, dict[str, Any]] = {"momentum": {"momentum": 0.9}, "weight_decay": {"weight_decay": 0.01}}
 
 
@@ -43,7 +43,8 @@ def exists(name: str, options: dict[str, Any], semantics: str) -> str:
 
 
 def table() -> str:
-    """Return the table of optimizers, one line each, and of options that exclude some rows."""
+    """Return the table with a line for each optimizer, and a line for each option that some values of `rows`
+    exclude."""
     rows = [["optimizer", *SEMANTICS], ["---"] * (1 + len(SEMANTICS))]
     for name, record in RECORDS.items():
         plain = [exists(name, {}, semantics) for semantics in SEMANTICS]
@@ -55,7 +56,7 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-# ---------------------------------------------------------------------- what the docstrings of all functions share
+# ---------------------------------------------------------------------- common text of all functions' docstrings
 LR = """\
 lr : float, array of one, or function of the step
     The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
@@ -104,8 +105,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """Check the text that all functions in islices/optim/records/ share, which is written out for help() and
-    editors."""
+    """Check that each docstring in islices/optim/records/ has the common text in full, which help() and editors
+    show."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED
@@ -138,7 +139,7 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
 
 
 def write() -> None:
-    """Write the table into the page."""
+    """Write the table into docs/optimizers.md."""
     start = TEXT.index("| optimizer | islices |")
     PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
 

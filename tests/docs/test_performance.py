@@ -1,7 +1,7 @@
 """Check that docs/performance.md shows the run in docs/performance.json.
 
-``python tests/docs/test_performance.py`` writes the page's table and docs/performance.svg from the run, which is made
-by ``islices bench --part step --repeat 9 --json docs/performance.json``.
+``python tests/docs/test_performance.py`` writes the page's table and docs/performance.svg from the run. To make a run,
+call ``islices bench --part step --repeat 9 --json docs/performance.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def read() -> dict[str, Any]:
 
 
 def measured(run: dict[str, Any]) -> list[tuple[str, str, float, str, float, float]]:
-    """Return each step with the time of islices' fastest code and of the fastest other code, in ms, and their ratio."""
+    """Return each step with the milliseconds of islices' fastest code and of the fastest other code, and with their
+    ratio."""
     found = []
     for record in run["records"]:
         times = record["milliseconds"]
@@ -57,7 +58,7 @@ def table(run: dict[str, Any]) -> str:
 
 
 def chart(run: dict[str, Any]) -> str:
-    """Return an SVG with bars for the times of islices and of the fastest other code, step by step."""
+    """Return an SVG that has two bars for each step: the time of islices and of the fastest other code."""
     steps = measured(run)
     scale, height = 420 / max(max(row[2], row[4]) for row in steps), 38 * len(steps) + 40
     lines = [

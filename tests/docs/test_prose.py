@@ -1,4 +1,4 @@
-"""Test that the prose lint counts planted faults, and nothing in plain sentences."""
+"""Test that the prose lint counts planted faults and finds none in plain sentences."""
 
 from __future__ import annotations
 

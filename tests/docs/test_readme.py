@@ -1,9 +1,9 @@
 """Test that every code block of the README and of docs/ runs.
 
 The blocks of one page run in order, in one folder and in separate processes. A later block may read a file that an
-earlier block wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the last program
-above that it fits, which then runs again. A block of text that begins with ``$ islices ...`` is the output of that
-command; ``...`` marks omitted lines.
+earlier block wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the nearest earlier
+program that it fits; the changed program then runs. A block of text that begins with ``$ islices ...`` is the output of
+that command; ``...`` marks omitted lines.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from islices.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: what is run or checked below
+#: kinds of blocks that a test runs or checks
 KINDS = {"python", "sh", "toml", "text", "diff"}
 
 
 def code(page: Path) -> list[tuple[str, str]]:
-    """Return (kind, text) of each code block: by fences, within lists, or indented, whose kind is ""."""
+    """Return (kind, text) of each code block. Blocks may have fences or an indent, also in lists; an indented block has
+    the kind ""."""
     tokens = MarkdownIt("commonmark").parse(page.read_text("utf-8"))
     return [(token.info, token.content) for token in tokens if token.type in ("fence", "code_block")]
 

@@ -1,4 +1,4 @@
-"""Test the command: exit codes, outputs for people and machines, errors without tracebacks."""
+"""Test the command: exit codes, output for people and for programs, errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
 
 
-#: Every command's help, usage errors, and marks and a file name that many encodings lack, by print and rich.
+#: Prints every command's help, usage errors, and marks and a file name that many encodings lack, with print and with
+#: rich.
 PRINTS = """
 import sys
 from rich.console import Console
@@ -79,7 +80,7 @@ def test_json_lines() -> None:
     done = islices_command(
         "conform", "-b", "numpy", "--variant", "standard", "-k", "algebra/scale/dense", "--json", "-"
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]  # stdout holds nothing else
+    lines = [json.loads(line) for line in done.stdout.splitlines()]  # stdout contains nothing else
     assert [line["id"] for line in lines if line["type"] == "case"] == ["algebra/scale/dense"], done.stderr
     assert lines[-1]["counts"] == {"pass": 1}
     assert "0 fail" in done.stderr
@@ -104,9 +105,9 @@ BODIES = {
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
-    """Install a broken backend like any plug-in: a module, and metadata with an entry point."""
+    """Install broken backends as plug-ins are installed: a module, and metadata with an entry point."""
     for module, body in BODIES.items():
-        # a separate array type, so that the registry finds this backend for it
+        # a separate array type, so that the registry finds this backend for the array
         text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
         (tmp_path / f"{module}.py").write_text(text)
         info = tmp_path / f"{module}-1.0.dist-info"
@@ -140,7 +141,7 @@ def test_a_crash_is_a_harness_error(plugins: Path) -> None:
     assert "numpy" in done.stdout.split("harness error")[0], "the others still report"
 
 
-# ---------------------------------------------------------------------- commands of others
+# ---------------------------------------------------------------------- commands of other distributions
 HELLO = """
 from islices.cli import Command, UsageError
 
@@ -155,7 +156,7 @@ def run(options):
 
 COMMAND = Command("says hello, 100 % of the time", arguments, run)
 """
-#: name -> (what its module says, words of the error); the last is found under two values
+#: name -> (code of the command's module, texts of the error)
 OTHERS = {
     "hello": (HELLO, ""),
     "breaking": ("1 / 0", "ZeroDivisionError"),
@@ -169,7 +170,7 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install commands of another distribution, one of them valid, and an older islices of another checkout."""
+    """Install commands of another distribution (only one is valid), and metadata of an older islices."""
     lines = ["[islices.commands]"]
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)

@@ -18,12 +18,12 @@ from islices.vocabulary import RowMap, renumber
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
-#: the old row of each new one, of 5
+#: the old row of each new row, for a table of 5 rows
 MAPPINGS = {"reversed": [4, 3, 2, 1, 0], "mixed": [-1, 3, 0, -1, 4], "all new": [-1, -1], "none": []}
 
 
 def cast(framework: str, x: Any, dtype: str) -> Any:
-    """Return x as a framework's array, in a dtype that the framework has."""
+    """Return `x` as an array of the framework with a dtype, or skip the test if the framework lacks the dtype."""
     B = islices.get_backend(framework)
     if dtype not in B.float_dtypes:
         pytest.skip(f"{framework} has no {dtype}")
@@ -37,7 +37,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """Renumber row by row, as the oracle."""
+    """Renumber row by row, and return the result. The iterable `new` has values for rows that have no old row."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])
@@ -105,7 +105,8 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Check that kept rows continue unchanged, and that new rows behave like those of a new table."""
+    """Check a step on a renumbered table: kept rows equal a step on the old table, and new rows equal a step on a new
+    table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)
 
@@ -146,7 +147,7 @@ def test_gradients_follow(framework: str) -> None:
     assert type(found) is type(g)
     s = found if isinstance(found, IndexedSlices) else islices.from_native(found)
     assert host(islices.to_dense(s)).tolist() == [[4.0, 6.0], [0.0, 0.0], [8.0, 9.0]]
-    if framework != "mxnet":  # MXNet's type sums and sorts
+    if framework != "mxnet":  # MXNet's sparse type sums and sorts
         assert host(s.indices).tolist() == [0, 0, 2]
 
 
@@ -180,7 +181,8 @@ Moments = namedtuple("Moments", ["count", "mu"])
 
 
 def test_trees_of_frameworks() -> None:
-    """Check that numbers, other objects and other layers stay, and that the rest is renumbered."""
+    """Check that numbers, other objects and other layers are unchanged, and that the chosen table and its states are
+    renumbered."""
     params = {"words": np.arange(6.0).reshape(3, 2), "head": np.ones((2, 4)), "none": None}
     state = (Moments(np.int32(7), {"words": params["words"], "head": params["head"]}), None, {"lr": 0.1})
     params, after = renumber(params, [2, -1], state, state_fill=0.0, tables="words", states="*.words")

@@ -1,7 +1,7 @@
-"""Run the Python blocks of documents, each in a process that has run no other block.
+"""Run the Python blocks of documents, each in a process in which no other block has run.
 
-As a script it is a server. It imports the frameworks once, which takes seconds, and forks for every request. A
-request is one JSON line {"code", "folder"}, an answer one of {"returncode", "stdout", "stderr"}.
+Run as a script, this file is a server. The server imports the frameworks once, which takes seconds, and forks for every
+request. A request is the JSON line {"code", "folder"}; the answer is the JSON line {"returncode", "stdout", "stderr"}.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
-#: what blocks need besides, if it is there, and what imports it
+#: package that blocks may need -> module to import if the package is installed
 BESIDES = {"keras": "keras", "optax": "optax", "numba": "islices.kernels.operations"}
-TIMEOUT = 200  # seconds a block may take
+TIMEOUT = 200  # seconds that a block may take
 
 
 def frameworks_of(code: str) -> list[str]:
-    """Return the frameworks that the code imports, with TensorFlow for Keras and JAX for optax."""
+    """Return the frameworks that `code` imports. Keras counts as TensorFlow, and optax as JAX."""
     names = {"keras": "tensorflow", "optax": "jax"} | {name: name for name in FRAMEWORKS}
     lines = re.findall(r"^\s*(?:import|from) .*", code, re.MULTILINE)
     return sorted({names[word] for line in lines for word in re.findall(r"\w+", line) if word in names})
 
 
 def patched(program: str, change: str) -> str | None:
-    """Return a program with the hunks of a diff block applied, or None if a hunk does not occur in it exactly once.
+    """Apply the hunks of a diff block to a program, and return the result. Return None unless each hunk occurs exactly
+    once.
 
     Lines begin with " ", "-" or "+", and "@@" separates hunks.
     """
@@ -50,19 +51,22 @@ def patched(program: str, change: str) -> str | None:
 
 
 def command_of(text: str) -> tuple[str, str] | None:
-    """Return (Python code, expected output) of a text block that begins with "$ islices ...", else None."""
+    """Return (Python code, expected output) for a text block that begins with "$ islices ...", and None for any other
+    block."""
     first, _, printed = text.partition("\n")
     if not first.startswith("$ islices "):
         return None
     return f"import sys; from islices.cli import main; sys.exit(main({shlex.split(first)[2:]!r}))", printed
 
 
-#: What rounding decides, by machine: a row of `islices parity` within what is allowed, numbers below 1e-5.
+#: Text that depends on rounding, and so on the machine: a row of `islices parity` within the bound, and numbers below
+#: 1e-5.
 ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?:0[6-9]|1\d)\b", re.MULTILINE)
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Return True if the output matches. "..." matches anything, and numbers that rounding decides match each other."""
+    """Return True if the printed text matches the expected text. "..." matches any text, and texts that depend on
+    rounding match each other."""
     wanted, came = (
         ROUNDING.sub(
             lambda m: f"{m[1]} within" if m[1] else "tiny", re.sub(r"[ \t]+$", "", x.strip(), flags=re.MULTILINE)
@@ -73,14 +77,16 @@ def prints(expected: str, printed: str) -> bool:
 
 
 class Blocks:
-    """A runner of code blocks, which starts the server for the first block that needs a framework."""
+    """A runner of code blocks. The first block that needs a framework starts the server."""
 
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, code: str, folder: Path) -> dict[str, Any]:
-        """Return the exit code and output of the code, run in a folder as by ``python -c``."""
-        if not frameworks_of(code) or not hasattr(os, "fork"):  # as cheap, and nothing is imported beforehand
+        """Run the code in a folder, as ``python -c`` does, and return its exit code and output."""
+        if not frameworks_of(code) or not hasattr(
+            os, "fork"
+        ):  # as fast as the server, without the imports of the server
             done = subprocess.run(
                 [sys.executable, "-c", code], cwd=folder, text=True, capture_output=True, check=False, timeout=TIMEOUT
             )
@@ -96,16 +102,16 @@ class Blocks:
         return answer
 
     def close(self) -> None:
-        """End the server."""
+        """End the server if one runs."""
         if self._server is not None:
             self._server.communicate(timeout=TIMEOUT)
 
 
 # ---------------------------------------------------------------------- the server
 def serve() -> None:
-    """Answer requests until stdin ends."""
+    """Answer requests from stdin until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a framework prints is no answer
+    os.dup2(2, 1)  # frameworks print to stderr, not into the answers
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import islices
 
@@ -125,11 +131,12 @@ def serve() -> None:
 
 
 def _in_child(code: str, folder: str, files: list[Path]) -> int:
-    """Return the exit code of a forked process that runs the code; negative if a signal ended it."""
+    """Run the code in a forked process, and return the exit code. The exit code is negative if a signal ended the
+    process."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX's about forks: it has computed nothing here
+        warnings.simplefilter("ignore")  # JAX warns of forks, but has computed nothing in this process
         child = os.fork()
     if child == 0:
         _execute(code, folder, files)
@@ -137,7 +144,7 @@ def _in_child(code: str, folder: str, files: list[Path]) -> int:
 
 
 def _execute(code: str, folder: str, files: list[Path]) -> NoReturn:
-    """Run the code as a fresh ``__main__``, and end the process without the server's code."""
+    """Run the code as a new ``__main__``, and end the process without returning to the server."""
     status = 1
     try:
         signal.alarm(TIMEOUT)
@@ -150,7 +157,7 @@ def _execute(code: str, folder: str, files: list[Path]) -> NoReturn:
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # as an interpreter does: printed, and shown by the exit code
+    except BaseException:  # as an interpreter does: print the error, and exit with 1
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Differentiate as each framework's users do without islices.value_and_grad, by one function."""
+"""Compute gradients by the tape of each framework, as users do without islices.value_and_grad."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from islices.core.host import bfloat16_to_float32
 __all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
 
 FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
-#: (framework, mode): eager on the host where the library chooses so, eager in mode framework, compiled.
+#: (framework, mode): eager (the library may choose the host), eager in mode framework, compiled.
 MODES = [
     *((name, mode) for name in FRAMEWORKS for mode in ("eager", "framework")),
     *((name, "compiled") for name in FRAMEWORKS if name in ("tensorflow", "jax")),
 ]
 
-#: A scalar of the framework from arrays of it.
+#: A function from arrays of the framework to a scalar of the framework.
 Loss = Callable[..., Any]
 
 
 def read(backend: Any, x: Any) -> np.ndarray:
-    """Return an array of the framework in float64."""
+    """Convert an array of the framework to float64 in NumPy."""
     host = backend.to_numpy(x)
     return (bfloat16_to_float32(host) if backend.dtype(x) == "bfloat16" else host).astype(np.float64)
 
 
 class Tape:
-    """A tape that takes gradients in one framework and mode."""
+    """A tape that computes gradients in one framework and mode."""
 
     def __init__(self, framework: str, mode: str = "eager") -> None:
         self.framework, self.mode = framework, mode
@@ -42,7 +42,7 @@ class Tape:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        # MXNet takes arrays of no elements in such a context only
+        # MXNet accepts empty arrays only in this context
         shapes = self.module.util.np_shape(True) if self.framework == "mxnet" else contextlib.nullcontext()
         with (
             execution("framework" if self.mode == "framework" else "host"),
@@ -55,7 +55,7 @@ class Tape:
         return self.backend.asarray(x)
 
     def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Return the sum of the products of pairs, by the framework's operations, in the wider type."""
+        """Return the sum of all x * weight in `pairs`, computed in the wider type by the framework's operations."""
         total = None
         for x, weight in pairs:
             if self.framework == "torch":
@@ -72,12 +72,12 @@ class Tape:
         return total
 
     def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
-        """Return the float64 derivatives of a loss with respect to each argument, None for integers."""
+        """Return the float64 gradients of a loss with respect to each argument, and None for integer arguments."""
         floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
         with self.running():
             arrays = [self.array(x) for x in given]
             found = dict(zip(floats, getattr(self, f"_{self.framework}")(loss, arrays, floats), strict=True))
-            # a loss that does not depend on it
+            # zeros if the loss does not depend on the argument
             return [
                 None if k not in found else np.zeros(x.shape) if found[k] is None else read(self.backend, found[k])
                 for k, x in enumerate(given)

@@ -1,4 +1,4 @@
-"""Realistic faults, each one edit: 47 that a conformance profile must show, and twenty that tests must catch.
+"""Realistic faults of one edit each: a conformance profile must show 47 of them, and tests must catch twenty.
 
 `old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and
 the input that shows it.
@@ -16,7 +16,7 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    #: The cheapest backend whose conformance run can show it.
+    #: The cheapest backend whose conformance run can show the fault.
     shown_by: str
     why: str
 

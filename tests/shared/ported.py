@@ -1,4 +1,4 @@
-"""The typical differences of ports, each made by the frameworks themselves.
+"""The typical differences of ports, computed by the frameworks themselves.
 
 Gradients come from a lookup in three tables. torch.optim, Keras or optax take a step on these tables.
 """
@@ -31,7 +31,7 @@ Tree = dict[str, Any]
 
 
 class Batch:
-    """The tables, ids and upstream gradients of one batch."""
+    """The tables, ids and upstream gradients in one batch."""
 
     def __init__(self, seed: int) -> None:
         r = np.random.default_rng(seed)
@@ -49,12 +49,12 @@ class Batch:
 
 
 def summed(d: Batch) -> Tree:
-    """Return the gradient with duplicates summed by torch."""
+    """Return the gradients of the tables, with duplicates summed by torch."""
     return {n: torch.sparse_coo_tensor(torch.from_numpy(d.ids[n])[None], torch.from_numpy(d.rows[n]), d.tables[n].shape)
             .to_dense().numpy() for n in NAMES}  # fmt: skip
 
 
-# ---------------------------------------------------------------------- what a gradient goes through
+# ---------------------------------------------------------------------- changes of a gradient
 def by_torch(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]:
     return lambda d, g: {n: change(torch.from_numpy(np.array(x))).numpy() for n, x in g.items()}
 
@@ -64,7 +64,7 @@ def by_tensorflow(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]
 
 
 def regularized(penalty: Any) -> Callable[[Batch, Tree], Tree]:
-    """Return Keras's regularized gradient, by TensorFlow's tape."""
+    """Return a function that adds the gradient of a Keras regularizer, computed by TensorFlow's tape."""
 
     def made(d: Batch, g: Tree) -> Tree:
         out = {}
@@ -113,8 +113,8 @@ def clipped_but_one(d: Batch, g: Tree) -> Tree:
 
 
 class Change(NamedTuple):
-    """A change of one side's gradients. make: (batch, gradients) -> changed gradients. clips: the other side clips
-    all tensors together."""
+    """A change of one side's gradients. The function `make` maps (batch, gradients) to changed gradients. If `clips`,
+    the other side clips all tensors together."""
 
     make: Callable[[Batch, Tree], Tree]
     cause: str
@@ -122,7 +122,7 @@ class Change(NamedTuple):
     reported: dict[str, Any] = {}  # noqa: RUF012
 
 
-#: In the order in which programs do it.
+#: In the order in which programs make these changes.
 CHANGES: dict[str, Change] = {
     "last wins": Change(last_wins, "last_duplicate"),
     "l2": Change(regularized(keras.regularizers.L2(1e-3)), "regularizer"),
@@ -137,7 +137,7 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Compare the gradient with a changed one, and pass all known facts about both."""
+    """Run `diff` on the gradients and on changed ones, with all options that describe either side."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)
@@ -163,7 +163,7 @@ def torch_step(d: Batch, make: Any, grads: Tree, sparse: bool = False) -> Tree:
 
 
 def keras_step(d: Batch, optimizer: Any, grads: Tree | None = None) -> Tree:
-    """Take a Keras step. grads is None for slices with unsummed duplicates."""
+    """Take a step of a Keras optimizer. Without `grads`, the gradients are slices with unsummed duplicates."""
     variables = [keras.Variable(d.tables[n]) for n in NAMES]
     given = [
         tf.IndexedSlices(d.rows[n], d.ids[n], d.tables[n].shape) if grads is None else tf.constant(grads[n])
@@ -180,7 +180,7 @@ def optax_step(d: Batch, optimizer: Any, grads: Tree) -> Tree:
 
 
 class StepPair(NamedTuple):
-    """Two steps from one table and one gradient, and the causes of their difference."""
+    """Two steps from the same tables and gradients, and the causes of their difference."""
 
     one: Callable[[Batch, Tree], Tree]
     other: Callable[[Batch, Tree], Tree]
@@ -204,7 +204,7 @@ STEPS: dict[str, StepPair] = {
         lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 0.1), g), {"optimizer"},
     ),
-    # two at once
+    # two causes at once
     "epsilon and rate": StepPair(
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3), g),
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 2e-3, eps=1e-6), g), {"step_epsilon", "learning_rate"},

@@ -1,6 +1,6 @@
-"""Check docstrings and pages for plain English: `make lint` runs it.
+"""Check docstrings and pages for plain English. `make lint` runs this program.
 
-Print each area's figures, and exit with 1 if one is above its ceiling.
+The program prints the figures of each area, and exits with 1 if a figure is above its ceiling.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-#: relative clauses, prepositions and participles, with which no docstring begins
+#: relative clauses, prepositions and participles; no docstring begins with one
 OPENERS = re.compile(
     r"(What|Whose|Which|Who|Where|When|While|Whether|Of|By|In|That|How|With|From|To|As|If)\b"
     r"|(?!String|Nothing|Everything|Bring|Embedding|Mapping|Padding|Training)\w+ing\b"
 )
-#: words of a private dialect, for which the field has others
+#: words of a private dialect, for which the field has other words
 WORDS = re.compile(
     r"\b(told|tells?|said|asks?|asked|mend(s|ed|ing)?|parts? from|beside|alone|anew|fronts?|refused?s?|(?<!your )own"
     r"|tak(es?|en|ing) away|of which|in (its|their) ways?)\b(?!-)",
@@ -33,12 +33,12 @@ DATED = {"docs/performance.md", "docs/judged.md", "conformance/SPEC.md", "CONTRI
 DIALECT = re.compile(r"(^|_)(adopt\w*|ways?|said|told|mend\w*|what|whose|asked|asks?)(_|$)")
 LIMIT = 25  # words in a sentence
 
-#: openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000, at most in any area
+#: largest figures in any area: openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
 CEILINGS = (1, 8, 3, 0.5)
-#: files that are areas of their own
+#: files that are separate areas
 PAGES = ("README.md", "CONTRIBUTING.md", "conformance/SPEC.md")
 COUNTS = {"Keras'": 0, "dates": 0, "test paths": 0, "identifiers": 0}
-#: page -> KiB; "docs" is all of docs/*.md
+#: page -> KiB; "docs" means all of docs/*.md
 SIZES: dict[str, float] = {
     "docs": 197,
     "README.md": 6,
@@ -99,7 +99,7 @@ def split(paragraph: str) -> Iterator[str]:
 
 
 def faults_of(sentence: str) -> Counter[str]:
-    """Count the faults of a sentence by kind, and its words."""
+    """Count the words of a sentence, and the faults of each kind."""
     words = re.findall(r"[^\W\d_][\w'-]*", sentence)
     return Counter(
         {
@@ -113,7 +113,8 @@ def faults_of(sentence: str) -> Counter[str]:
 
 
 def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[str]]:
-    """Return a file's area, and the counts of its docstrings or of its page; add identifiers of the dialect."""
+    """Return a file's area, and the counts of its docstrings or of its text. Add the file's dialect identifiers to
+    `identifiers`."""
     theirs = 0 if name.endswith("prose.py") else len(re.findall(r"\bKeras'(?!s|\w)", text))
     counts: Counter[str] = Counter({"Keras'": theirs})
     area = name.partition("/")[0].removesuffix("_pytest.py")
@@ -136,7 +137,7 @@ def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[s
 
 
 def figures(counts: Counter[str]) -> tuple[float, float, float, float]:
-    """Return the four rates of CEILINGS."""
+    """Return the four rates that CEILINGS limits."""
     per = (
         ("openers", "docstrings", 100),
         ("long", "sentences", 100),

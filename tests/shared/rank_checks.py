@@ -1,4 +1,4 @@
-"""Checks of the engines on every rank, with different bytes on each rank and sums computed by NumPy."""
+"""Checks of engines on every rank, with different bytes on each rank and expected sums from NumPy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SIZE = 4
 
 
 def meet(folder: str, group: Group) -> None:
-    """Wait until every rank has arrived, by files.
+    """Wait until every rank has arrived; each rank writes a file.
 
-    A rank that has its bytes of a collective and is then killed may still owe others their bytes. So a rank that is
-    about to die must know by files that all ranks have finished the last collective.
+    A rank may receive its bytes of a collective before it has sent all bytes to the others. So a rank that is about to
+    be killed waits for files that show that all ranks have finished the last collective.
     """
     (Path(folder) / str(group.rank)).touch()
     deadline = time.monotonic() + 60
@@ -28,7 +28,7 @@ def meet(folder: str, group: Group) -> None:
 
 
 def payload(source: int, to: int, length: int) -> Any:
-    """Return the bytes that a rank sends to another one, which differ for every pair."""
+    """Return the bytes that one rank sends to another rank. The bytes differ from pair to pair."""
     return np.random.default_rng([source, to, length]).integers(0, 256, length, np.uint8)
 
 
@@ -39,7 +39,7 @@ def gathers(group: Group, lengths: Sequence[int]) -> None:
 
 
 def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
-    """Exchange lengths[a][b] bytes from rank a to rank b, and check them."""
+    """Exchange lengths[a][b] bytes from each rank a to each rank b, and check the received bytes."""
     parts = [payload(group.rank, to, length) for to, length in enumerate(lengths[group.rank])]
     got = group.all_to_all(parts, [lengths[source][group.rank] for source in range(group.size)])
     for source in range(group.size):
@@ -47,7 +47,8 @@ def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
 
 
 def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return (indices, sums) of (indices, values), left folds in the order given; -0.0 + x is x to the bit."""
+    """Return (indices, sums) of all parts, summed by left folds in the given order. Folds start at -0.0, because adding
+    -0.0 changes no bits."""
     ids = np.concatenate([ids for ids, _ in parts])
     values = np.concatenate([values for _, values in parts])
     distinct, places = np.unique(ids, return_inverse=True)
@@ -89,7 +90,7 @@ def wide(x: Any) -> Any:
 
 
 def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the ascending distinct rows, each summed in order of occurrence (SPEC clauses 3 and 4)."""
+    """Return (sums, rows), with ascending rows. Each row is summed in order of occurrence (SPEC clauses 3 and 4)."""
     rows, place = np.unique(indices, return_inverse=True)
     sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
     np.add.at(sums, place, wide(values))
@@ -97,13 +98,13 @@ def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
 
 
 def over_ranks(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the sparse result of SPEC clause 25."""
+    """Return the sparse result that SPEC clause 25 requires for the ranks' parts."""
     folded = [left_fold(*part) for part in parts]
     return left_fold(np.concatenate([v for v, _ in folded]), np.concatenate([i for _, i in folded]))
 
 
 def dense_over_ranks(parts: Sequence[Any]) -> Any:
-    """Return the dense result of SPEC clause 25."""
+    """Return the dense result that SPEC clause 25 requires for the ranks' arrays."""
     total = wide(parts[0])
     for part in parts[1:]:
         total = total + wide(part)

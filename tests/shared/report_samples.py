@@ -1,4 +1,4 @@
-"""Sample reports for tests: one of a real run on NumPy, and handmade ones, including a hostile one."""
+"""Sample reports for tests: a report of a real run on NumPy, and handmade reports, including a hostile one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from suite_runs import run_suite
 
-#: Text that no renderer may interpret: HTML, JSON in HTML, XML, Markdown, a terminal's codes, and invalid text.
+#: Text that no renderer may interpret: HTML, JSON in HTML, XML, Markdown, terminal codes, and invalid text.
 HOSTILE = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \x1b[31mred\x1b[0m \u202e | `tick` **b** "
     "[b]rich[/b] @nobody \x00\ufffe \ud800"
 )
-#: The same as readers see it.
+#: The same text as readers see it.
 SHOWN = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \\x1b[31mred\\x1b[0m \\u202e | `tick` **b** "
     "[b]rich[/b] @nobody \\x00\\ufffe \\ud800"
@@ -38,7 +38,7 @@ def case(id: str, outcome: str, mode: str = "host", **fields: Any) -> dict[str, 
 
 
 def run_of(head: dict[str, Any], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a complete run."""
+    """Return the lines of a complete run: the header, the cases and the footer."""
     counts = Counter(c["outcome"] for c in cases)
     failed = counts["fail"] + counts["harness error"] > 0
     return [head, *cases, {"type": "footer", "counts": dict(counts), "exit": 1 if failed else 0 if cases else 5}]
@@ -48,14 +48,14 @@ def lines(*entries: dict[str, Any]) -> str:
     return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
-#: A small report of one run that is as it should be.
+#: A small report of one complete run.
 WHOLE = lines(
     *run_of(header("numpy"), case("clipping/a", "pass"), case("clipping/b", "unsupported", reason="no such type"))
 )
 
 
 def hostile_report() -> str:
-    """Return a report with all outcomes, a crashed run, a skipped run, two interpreters, and texts that look like
+    """Return a report with all outcomes, a crashed run, a skipped run, two interpreters, and text that looks like
     markup."""
     reported = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
     return lines(
@@ -79,13 +79,13 @@ def hostile_report() -> str:
     )  # fmt: skip
 
 
-#: What hostile_report holds, the runs that are wrong as a whole left out.
+#: Outcomes in hostile_report, without runs that are wrong as a whole.
 HOSTILE_COUNTS = {"pass": 6, "fail": 2, "deviation": 1, "unsupported": 1, "harness error": 1}
 
 
 @functools.cache
 def real_report() -> str:
-    """Return the report of a part of the suite on NumPy."""
+    """Run a part of the suite on NumPy, and return the report."""
     with tempfile.TemporaryDirectory() as folder:
         done = run_suite(Path(folder), "numpy", "-k", "clip_by_value or conversion", path=Path(folder))
         assert done.status == 0, done.output

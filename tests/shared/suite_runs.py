@@ -1,4 +1,4 @@
-"""Run the suite and the command in fresh interpreters, for the tests of external backends."""
+"""Run the suite and the command in fresh interpreters, for tests of external backends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Return a fresh interpreter that has a folder of distributions on its path."""
+    """Run a fresh interpreter with a folder of distributions on its path, and return the finished process."""
     paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
     command = [sys.executable, *map(str, arguments)]
@@ -47,7 +47,7 @@ def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subpr
 
 
 def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
-    """Run the suite by pytest on a backend from a path, and write the report to a folder."""
+    """Run the suite with pytest on a backend. Distributions come from `path`, and the report goes into `folder`."""
     report = folder / "report.jsonl"
     done = python(
         "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "--import-mode=importlib",
@@ -58,7 +58,7 @@ def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
 
 
 def conform(folder: Path, *options: str, path: Path) -> Run:
-    """Run `islices conform` with a folder of distributions on the path, and write its lines to a folder."""
+    """Run `islices conform` with the distributions in `path`, and write the report into `folder`."""
     report = folder / "report.jsonl"
     arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
     done = python("-m", "islices", *arguments, path=path, cwd=folder)
@@ -70,7 +70,8 @@ def read_lines(report: Path) -> list[dict[str, Any]]:
 
 
 def install(source: Path, target: Path, scratch: Path) -> Path:
-    """Install a distribution's folder by pip into a new folder, away from the checkout and any registry."""
+    """Install the distribution in folder `source` into a new folder with pip, away from the checkout and from any
+    registry."""
     copy = shutil.copytree(
         source, scratch / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )
@@ -84,7 +85,7 @@ def install(source: Path, target: Path, scratch: Path) -> Path:
 
 
 def replaced(text: str, edits: list[tuple[str, str]]) -> str:
-    """Return a text with pieces replaced. Each piece must occur in it once."""
+    """Return the text after replacing each pair (old, new) of `edits`. Each old text must occur once."""
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
         text = text.replace(old, new)

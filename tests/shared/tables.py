@@ -1,4 +1,4 @@
-"""Tables of each framework, from NumPy values."""
+"""Tables of each framework, made from NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def torch_parameter(start: np.ndarray) -> Any:
     return torch.nn.Parameter(torch.from_numpy(start.copy()))
 
 
-#: kind of table -> (its framework, how it is made, whether it changes in place)
+#: kind of table -> (framework, function that makes a table from an array, True if the table changes in place)
 TABLES: dict[str, tuple[str, Callable[[np.ndarray], Any], bool]] = {
     "numpy array": ("numpy", lambda start: of("numpy", start), True),
     "torch tensor": ("torch", lambda start: of("torch", start), True),

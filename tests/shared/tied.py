@@ -1,5 +1,5 @@
-"""Arrays whose sum of squares or of absolute values lies on or next to a midpoint of two float64 numbers, and their
-exact norms.
+"""Arrays whose sum of squares or absolute values is at or near a midpoint of two float64 numbers, and their exact
+norms.
 
 May import: `numpy`.
 """
@@ -14,14 +14,14 @@ import numpy as np
 __all__ = ["exact_norm", "tied"]
 
 Host = np.ndarray[Any, Any]
-#: Significant bits, and the exponent of the least number that is used, by dtype.
+#: dtype -> (significant bits, exponent of the smallest number in use)
 FORMS = {"float16": (11, -14), "float32": (24, -120), "float64": (53, -400)}
-#: Sums are whole multiples of 2^-POINT.
+#: Sums are integer multiples of 2^-POINT.
 POINT = 1200
 
 
 def exact_norm(x: Host, ord: int) -> float:
-    """Return the norm by SPEC clause 7, computed in whole numbers."""
+    """Return the norm by SPEC clause 7, computed with integers."""
     mantissas, exponents = np.frexp(np.abs(x.astype(np.float64)))
     sizes = [(int(m * 2.0**53), int(e) - 53) for m, e in zip(mantissas, exponents, strict=True) if m]
     lowest = min((e for _, e in sizes), default=0)
@@ -34,7 +34,7 @@ def exact_norm(x: Host, ord: int) -> float:
 
 
 def tied(rng: np.random.Generator, dtype: str, ord: int, width: int) -> Host:
-    """Return an array of that many numbers: random ones, and numbers that move their sum to or near a midpoint."""
+    """Return an array of `width` numbers: random numbers, and numbers that bring the sum to a midpoint or near it."""
     bits, least = FORMS[dtype]
     x = (np.abs(rng.standard_normal(int(rng.integers(1, width // 2)))) + 0.05).astype(dtype)
     if dtype == "float64" and rng.integers(3) == 0:  # equal numbers next to a power of two
@@ -64,7 +64,7 @@ def _fixed(v: float) -> int:
 
 
 def _rounded(number: int, bits: int) -> tuple[int, int]:
-    """Return (a number of that many bits, the exponent of 2), rounded to nearest, ties to even."""
+    """Round an integer to `bits` bits, ties to even, and return (the rounded mantissa, the exponent of 2)."""
     shift = max(0, number.bit_length() - bits)
     rest, half = number & ((1 << shift) - 1), 1 << shift >> 1
     number >>= shift

@@ -1,4 +1,4 @@
-"""A torch model with everything that an optimizer meets, for tests of optimizers and of their states."""
+"""A torch model with each kind of parameter and gradient, for tests of optimizers and of their states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ROWS, DIM = 40, 4
 
 
 class Bags(torch.nn.Module):
-    """A sparse table of bags with padding and weights, a dense head, and a scalar without dimensions."""
+    """A model with a sparse table for bags (with padding and weights), a dense head, and a parameter without
+    dimensions."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, *, sparse: bool = True) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Run trainers that clip themselves, with the recipes of docs/trainers.md: ``python trainers.py
+"""Run trainers that clip gradients in their code, with the recipes of docs/trainers.md: ``python trainers.py
 lightning|accelerate``.
 
-Print, for a few batches, the norm that the recipe clips, and the norm of the gradient that reaches the step.
+For each batch, the program prints the norm that the recipe clips, and the norm of the gradient in the step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Make pairs without a cause that `islices.diff` knows, random or misleading.
+"""Make pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
 
-A seed determines a pair: the kind of its tensors, their types, rows, values and metadata.
+A seed determines a whole pair: the kinds, types, rows, values and metadata of the tensors.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["ADVERSARIAL", "Near", "adversarial_pair", "random_pair"]
 
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
-#: The commonest twice.
+#: float32, the most common dtype, appears twice
 DTYPES = [np.float16, np.float32, np.float32, np.float64, *BFLOAT16]
-#: Rows of the table, and elements of each.
+#: (rows of the table, shape of a row)
 SHAPES = ((1, ()), (1, (1,)), (2, (3,)), (6, (2,)), (12, (4,)), (30, (8,)), (40, (2, 3)))
 ROWS = ("unique", "duplicates", "cancelling")
 SIZES = ("empty", "one", "many", "many")
@@ -44,7 +44,7 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
-    """Return slices, sorted or not, with unique, duplicate or cancelling rows, and none, one or many slots."""
+    """Return random slices: none, one or many slots, sorted or not, with unique, duplicate or cancelling rows."""
     size, kind = str(r.choice(SIZES)), str(r.choice(ROWS))
     n = {"empty": 0, "one": 1}.get(size, int(r.integers(1, rows + 1)))
     ids = r.permutation(rows)[:n] if kind == "unique" else r.integers(0, rows, n)
@@ -58,20 +58,20 @@ def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: st
 
 
 def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> Any:
-    """Return a sparse, coalesced or dense gradient."""
+    """Return a random gradient: sparse, coalesced or dense."""
     x = slices(r, rows, row, dtype, values)
     form = r.random()
     return x if form < 0.6 else islices.coalesce(x) if form < 0.8 else np.asarray(islices.to_dense(x))
 
 
 def reported(r: Generator) -> dict[str, Any]:
-    """Return options that a caller may pass."""
+    """Return some of the options that a caller may pass to `diff`."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 
 
 def random_pair(seed: int) -> Any:
-    """Return unrelated gradients, or unrelated tables after no real step."""
+    """Compare unrelated gradients, or unrelated tables that no optimizer has updated, and return the report."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"
@@ -92,13 +92,13 @@ def random_pair(seed: int) -> Any:
     before = table(one)["u"]
     after = [(before.astype("f8") + 0.01 * VALUES[values](r, before.shape)).astype(one) for _ in "ab"]
     grads = [tree(one)["u"], tree(one)["u"]]
-    both = grads if r.random() < 0.3 else grads[:1] * 2  # each side has another gradient
+    both = grads if r.random() < 0.3 else grads[:1] * 2  # with `grads`, each side has a different gradient
     return explain_step(*(TableStep(before, x, g) for x, g in zip(after, both, strict=True)))
 
 
-# ---------------------------------------------------------------------- made to mislead
+# ---------------------------------------------------------------------- misleading pairs
 class Near:
-    """A gradient with its table, and noise of one part in a thousand, far beyond rounding."""
+    """A table, a gradient, and noise of one part in a thousand, which is far more than rounding."""
 
     def __init__(self, r: Generator) -> None:
         rows, width = ((12, 4), (30, 8), (40, 6))[int(r.integers(3))]
@@ -109,7 +109,8 @@ class Near:
         self.noise = (1 + 1e-3 * r.standard_normal(self.shape)).astype(self.dtype)
 
     def compared(self, other: Array, **more: Any) -> Any:
-        """Return the gradient and another one with the same rows in another order, or dense."""
+        """Run `diff` on the gradient and another one, which is dense or has its rows in a different order, and return
+        the report."""
         ids = self.r.permutation(self.rows)
         one = IndexedSlices(self.g, np.arange(self.rows), self.shape)
         b = other.astype(self.dtype)
@@ -117,12 +118,12 @@ class Near:
         return islices.diff(*((one, two) if self.r.random() < 0.5 else (two, one)), **more)
 
     def stepped(self, update: Array) -> Any:
-        """Return tables after two different steps of SGD."""
+        """Explain the difference between two steps: SGD with rate 0.01, and `update`."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
         return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
-        """Return the gradient with three slots per row."""
+        """Return slices that sum to the gradient, with three slots per row."""
         parts = self.r.standard_normal((3, *self.shape)).astype(self.dtype)
         parts[2] = self.g - parts[0] - parts[1]
         return IndexedSlices(parts.reshape(-1, self.shape[1]), np.tile(np.arange(self.rows), 3), self.shape)
@@ -141,7 +142,7 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Return values within a spacing of float16 that are not float16 numbers."""
+    """Run `diff` on the gradient and on values within a spacing of float16 that are no float16 numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 
@@ -163,7 +164,7 @@ def factor_of_each_row(d: Near) -> Any:
 
 
 def dropped_out(d: Near) -> Any:
-    """Apply dropout: random elements become zeros, the others larger."""
+    """Run `diff` on the gradient before and after dropout, which makes random elements zero and the others larger."""
     return d.compared(d.g * (d.r.random(d.shape) < 0.9) / 0.9, batch_size=10)
 
 
@@ -190,14 +191,14 @@ def nearly_shifted(d: Near) -> Any:
 
 
 def clipped_by_no_norm(d: Near) -> Any:
-    """Scale three tensors by three factors that are not related to any norms."""
+    """Run `diff` on three tensors before and after scaling by three factors that are unrelated to any norm."""
     tree = {n: d.r.standard_normal(d.shape).astype(d.dtype) for n in "uvw"}
     other = {n: x * float(d.r.uniform(0.1, 0.9)) for n, x in tree.items()}
     return islices.diff(tree, {n: x.astype(d.dtype) for n, x in other.items()}, before=tree, max_norm=0.5)
 
 
 def another_batch(d: Near) -> Any:
-    """Return the gradient with half of the samples replaced."""
+    """Run `diff` on slices before and after a third of the values is replaced."""
     slots, fresh = d.slots(), d.r.standard_normal(d.shape).astype(d.dtype)
     values = np.concatenate([slots.values[: -d.rows], fresh])
     return islices.diff(slots, IndexedSlices(values, slots.indices, d.shape), tokens=len(values))
@@ -228,5 +229,5 @@ ADVERSARIAL: tuple[Callable[[Near], Any], ...] = (
 
 
 def adversarial_pair(seed: int) -> Any:
-    """Return a pair that only looks like a known cause."""
+    """Return the report on a pair that only looks as if it had a known cause."""
     return ADVERSARIAL[seed % len(ADVERSARIAL)](Near(np.random.default_rng([8, seed])))

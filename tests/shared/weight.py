@@ -1,6 +1,7 @@
 """Count the code's tokens by folder, without docstrings and comments, so that dense lines gain nothing.
 
-`make weight` runs it. It prints each folder's tokens, then the largest file and the mean number of tokens per line.
+`make weight` runs this program. The program prints each folder's tokens, then the largest file and the mean number of
+tokens per line.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the numbers of the lines that begin a statement of only a string."""
+    """Return the line numbers at which statements begin that consist of a string."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -28,7 +29,7 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Return the number of tokens of a file, and of its lines with tokens."""
+    """Return the number of tokens in a file, and the number of lines that have tokens."""
     strings = docstring_lines(path.read_text("utf-8"))
     with path.open("rb") as file:
         found = [t for t in tokenize.tokenize(file.readline) if t.type not in LAYOUT]

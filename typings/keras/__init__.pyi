@@ -1,4 +1,4 @@
-"""Keras: what is inferred of its code, or said of compiled functions, is wrong in places, so all of it is Any."""
+"""Declare all of Keras as Any, because types that checkers infer from its code are wrong in places."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""MXNet has no annotations: what is inferred of its code is wrong in places, so all of it is Any."""
+"""Declare all of MXNet as Any, because it has no annotations, and inferred types are wrong in places."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Numba: what is inferred of its code, or said of compiled functions, is wrong in places, so all of it is Any."""
+"""Declare all of Numba as Any, because inferred types, and its types of compiled functions, are wrong in places."""
 
 from typing import Any
 

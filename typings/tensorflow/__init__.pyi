@@ -1,4 +1,4 @@
-"""TensorFlow has no annotations: what is inferred of its code is wrong in places, so all of it is Any."""
+"""Declare all of TensorFlow as Any, because it has no annotations, and inferred types are wrong in places."""
 
 from typing import Any
 

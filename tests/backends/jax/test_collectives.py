@@ -1,7 +1,8 @@
-"""Test JAX's processes and mapped axes as ranks: real processes, and four CPU devices of one process.
+"""Test JAX's processes and mapped axes as ranks: real processes, and a mapped axis over four CPU devices of one
+process.
 
-A rank runs a function of this file. Every rank compares its results, to the bit, with left folds in NumPy of all ranks'
-data. A launch fails with the traceback of the first rank that finds a difference.
+Each rank runs a function of this file. The function computes left folds of all ranks' data in NumPy, and checks that
+the results have the same bits. A launch fails with the traceback of the first rank that finds a difference.
 """
 
 import os
@@ -23,7 +24,8 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return the ranks' slices with many duplicates, padded by the sentinel: (values, indices) of shape (4, n, ...)."""
+    """Return (values, indices), each of shape (4, n, ...), one part per rank. Indices repeat, and the sentinel pads
+    each part."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -36,7 +38,7 @@ def expected_of(values, indices):
     return over_ranks([(v[i < ROWS], i[i < ROWS]) for v, i in zip(values, indices, strict=True)])
 
 
-# ---------------------------------------------------------------------- processes
+# ---------------------------------------------------------------------- processes, one of which is killed
 def test_four_processes_of_which_one_is_killed(tmp_path):
     ran = run_ranks("jax", 4, f"{__file__}:on_four_ranks", {"folder": str(tmp_path)}, deadline=300)
     assert ran.ranks[1].returncode == -signal.SIGKILL
@@ -44,7 +46,7 @@ def test_four_processes_of_which_one_is_killed(tmp_path):
         kinds, text, _ = ran.ranks[rank].error
         assert "RankError" in kinds, text
         assert "another rank is gone" in text
-        assert float(text.partition(" s: ")[0]) < 10, text  # gloo sees the connection go; no timeout is waited for
+        assert float(text.partition(" s: ")[0]) < 10, text  # gloo notices at once, before the timeout
 
 
 def on_four_ranks(group, folder):
@@ -58,12 +60,12 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Check that the same bytes arrive for parts of similar lengths (one exchange) and of very different lengths
-    (rounds)."""
+    """Check the received bytes for parts of similar lengths, which need one exchange, and of very different lengths,
+    which need several rounds."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
-    ring[np.arange(R), (np.arange(R) + 1) % R] = 30_000  # what one shift by a rank moves
+    ring[np.arange(R), (np.arange(R) + 1) % R] = 30_000  # the number of bytes that each rank sends to the next
     for lengths in (r.integers(900, 1100, (R, R)), ring):
         data = [[r.integers(0, 256, n, dtype=np.uint8) for n in row] for row in lengths]
         group.traffic.reset()
@@ -75,7 +77,7 @@ def move_bytes(group):
 
 
 def one_program(group):
-    """Check a mapped axis whose devices belong to different processes."""
+    """Check a program with a mapped axis whose devices belong to different processes."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -87,7 +89,8 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Check that all ranks raise for an input that one rank cannot reduce, and that the group stays usable."""
+    """Check that all ranks raise for an input that one rank cannot reduce, and that ranks can use the group
+    afterwards."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))
@@ -120,8 +123,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise a collective's error with its duration once all ranks have theirs, because the first rank's end ends
-    all."""
+    """Raise the error of a collective, with the seconds until the error. Rank 0 waits for the other ranks' errors,
+    because its end ends all ranks."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -151,7 +154,7 @@ def within_programs(group):
 
 
 def mapped(fn, **specs):
-    """Return fn compiled over an axis of four devices."""
+    """Return `fn` compiled over a mapped axis of four devices."""
     from jax.sharding import PartitionSpec as P
 
     specs = {"in_specs": P(AXIS), "out_specs": P(), **specs}
@@ -171,7 +174,7 @@ def reduced(values, indices, strategy="auto", axis=AXIS):
 
 
 def check_padded(got, expected, slots, case):
-    """Check that got has the expected slices, followed by empty slots."""
+    """Check that `got` has the expected slices, followed by empty slots."""
     values, indices = map(np.asarray, got)
     n = len(expected[1])
     assert len(indices) == slots, (case, indices)
@@ -182,7 +185,7 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """Check shard_map, vmap, and one axis of two."""
+    """Check `shard_map`, `vmap`, and one mapped axis over two mesh axes."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -200,7 +203,7 @@ def under_maps():
 
 
 def derivatives():
-    """Compare the gradient through all_gather with that of JAX's all_gather."""
+    """Compare the gradient through islices' all_gather with the gradient through JAX's all_gather."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))
@@ -229,7 +232,8 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with one device that reduces the ranks' gradients."""
+    """Compare data-parallel steps of a table and a dense layer with steps on one device that has all ranks'
+    gradients."""
     from jax.sharding import PartitionSpec as P
 
     import islices
@@ -251,7 +255,7 @@ def train():
     def step(p, state, ids, wanted):
         return adam.step(p, all_reduce(gradients(p, ids[0], wanted[0]), "mean", group=AXIS), state)
 
-    # unchecked, each rank keeps its gradients: otherwise JAX sums those of arrays that are the same on all ranks
+    # unchecked, so that each rank keeps its gradients: otherwise JAX sums the gradients of arrays that all ranks share
     parallel = mapped(step, in_specs=(P(), P(), P(AXIS), P(AXIS)), out_specs=(P(), P()), check_vma=False)
     one = jax.jit(gradients)
     p_state, q_state = adam.init(p), adam.init(q)

@@ -26,7 +26,7 @@ V = jnp.asarray(RNG.normal(size=(7, WIDTH)), jnp.float32)
 MIX = jnp.asarray(RNG.normal(size=(WIDTH, WIDTH)), jnp.float32)
 PARAMS = {"table": W, "second": V, "mix": MIX}
 IDS = jnp.asarray([[1, 5, 5], [0, 10, 1]])
-#: negative and out-of-range ids
+#: ids, some of which are negative or out of range
 WILD = jnp.asarray([[1, -1, 5], [-11, 11, 40], [-12, 5, -40]])
 EVERY = [lambda f: f, jax.jit]
 
@@ -51,7 +51,8 @@ def check(
     tolerance: float = 1e-5,
     wraps: Any = EVERY,
 ) -> Any:
-    """Compare with jax.value_and_grad, eager and jitted, with the loss equal to the bit. Return the first gradients."""
+    """Check the loss and the gradients of value_and_grad against jax.value_and_grad, eager and jitted, and return the
+    first gradients."""
     results = []
     for wrap in wraps:
         value, want = wrap(jax.value_and_grad(loss))(params, *args)
@@ -67,7 +68,7 @@ def check(
 
 
 def out(rows: Any) -> Any:
-    """Return a loss that has a different gradient for each row."""
+    """Return a loss whose gradient differs from row to row."""
     return (jnp.sin(rows) * jnp.arange(1.0, rows.size + 1, dtype=rows.dtype).reshape(rows.shape)).sum()
 
 
@@ -357,7 +358,7 @@ def test_what_sparse_refuses(error: type[Exception], message: str, call: Callabl
 
 # ---------------------------------------------------------------------- per sample
 def losses(p: Any, ids: Any, targets: Any) -> Any:
-    rows = jnp.nan_to_num(jnp.take(p["table"], ids, axis=0))  # an id out of range reads NaN, and has no slice
+    rows = jnp.nan_to_num(jnp.take(p["table"], ids, axis=0))  # an id out of range reads NaN and has no slice
     return (jnp.tanh(rows @ p["mix"]).sum((1, 2)) - targets) ** 2
 
 
@@ -376,7 +377,7 @@ def test_per_sample_is_the_gradient_of_each_sample() -> None:
 
 
 # ---------------------------------------------------------------------- random programs
-#: XLA compiles a loop over less than 1024 bytes as one function, whose sums it may vectorize otherwise: wide rows
+#: wide rows: XLA compiles a loop over less than 1024 bytes as one function, and may vectorize sums differently
 LARGE = {
     "table": jnp.asarray(RNG.normal(size=(ROWS, 64)), jnp.float32),
     "second": jnp.asarray(RNG.normal(size=(7, 64)), jnp.float32),
@@ -385,7 +386,7 @@ LARGE = {
 
 
 def random_program(seed: int) -> Callable[[Any, Any], Any]:
-    """Return a loss of random reads within random wrappers."""
+    """Return a loss that reads rows at random places through random wrappers."""
     choose = random.Random(seed)
 
     def read() -> Callable[[Any, Any], Any]:

@@ -1,4 +1,4 @@
-"""Test compiled kernels inside jitted JAX programs on CPU: their bits, transformations, and programs without
+"""Test compiled kernels inside jitted JAX programs on CPU: the kernels' bits, transformations, and programs without
 kernels."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIMIZER = optim.adam(0.1)
 
 
 def slices(n: int, width: int = 3) -> tuple[Any, Any]:
-    """Return values and indices. One index in ten is out of range."""
+    """Return (values, indices) in which about one index in ten is out of range."""
     values = jnp.asarray(RNG.normal(size=(n, width)), jnp.float32)
     return values, jnp.asarray(RNG.integers(-2, ROWS + 2, n), jnp.int32)
 
@@ -52,7 +52,8 @@ def bags(table: Any, ids: Any) -> Any:
 
 
 def train(table: Any, state: Any, ids: Any) -> Any:
-    """Take a step on the clipped gradient of bags, which has rows by position and a factor."""
+    """Take a step on the clipped gradient of bags. The gradient stores one row per bag, and for each slot the position
+    of its row."""
     value, grad = islices.value_and_grad(bags)(table, ids)
     grad, norm = islices.clip_by_global_norm(grad, 0.1)
     table, state = OPTIMIZER.step(table, grad, state)
@@ -80,9 +81,9 @@ def check_equal(got: Any, wanted: Any) -> None:
 
 
 def check_as_xla(fn: Callable[..., Any], *args: Any) -> None:
-    """Check that fn gives the same bits by kernels and by XLA."""
+    """Check that `fn` gives the same bits with kernels and with XLA's operations."""
     got = fn(*args)
-    jax.clear_caches()  # what is traced decides, and jit keeps what it has traced
+    jax.clear_caches()  # tracing chooses between kernels and operations, and jit keeps traced programs
     with islices.config.use_kernels(False):
         check_equal(got, fn(*args))
     jax.clear_caches()
@@ -183,7 +184,7 @@ def test_a_clipped_step_writes_no_product() -> None:
         ("bins", 2),
         ("total", 2),
         ("step", 1),
-    ):  # bins and total: exact, too
+    ):  # the norm sums exactly, in bins
         assert program.count(f'custom_call_target="islices_{name}') == count, "the norm and the step share the groups"
 
 
@@ -214,7 +215,7 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check that a number that mapped calls share, such as a step count's, divides as in a single call."""
+    """Check a step count that all mapped calls share: divisions by it have the bits of a single call."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

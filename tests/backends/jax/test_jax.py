@@ -1,4 +1,4 @@
-"""Test features of JAX: 32-bit types by default, slices as a pytree through jit, tracers together with concrete
+"""Test features of JAX: 32-bit types by default, slices as a pytree under jit, tracers together with concrete
 leaves."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_tree_map_may_put_anything_in_place_of_the_arrays() -> None:
     assert (abstract.values.shape, abstract.padded, abstract.coalesced) == ((3, 2), True, True)
 
 
-#: What computes with row numbers as with gradients.
+#: Functions that compute with row numbers as if they were gradients.
 ARITHMETIC: dict[str, Any] = {
     "a sum": lambda a, b: jax.tree.map(jnp.add, a, b),
     "half": lambda a, b: jax.tree.map(lambda x: x / 2, a),
@@ -71,7 +71,7 @@ ARITHMETIC: dict[str, Any] = {
         lambda c, _: (jax.tree.map(jnp.add, c, a), None), jax.tree.map(jnp.zeros_like, a), None, 3
     )[0],
 }
-#: What gives a gradient again, and which.
+#: Functions that return a gradient, and the expected gradient.
 COPIES: dict[str, Any] = {
     "zeros and a gradient": (
         lambda a, b: jax.tree.map(jnp.add, jax.tree.map(jnp.zeros_like, a), a),
@@ -91,7 +91,7 @@ COPIES: dict[str, Any] = {
 
 
 def _over_axis(fn: Any, *args: Any) -> Any:
-    """Return fn over two mapped calls with the same gradient, or the first half of a gathered gradient's slots."""
+    """Return the first three slots of `fn` over two mapped calls with the same gradient."""
     out = jax.vmap(fn, axis_name="d")(*(jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in args))
     return jax.tree.map(lambda x: x[0][:3], out)
 
@@ -105,7 +105,7 @@ def test_arithmetic_over_leaves_never_passes(name: str) -> None:
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
             use(changed)
     assert "IndexedSlices" in repr(changed)
-    if name == "half":  # seen while tracing
+    if name == "half":  # tracing raises
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
             jax.jit(lambda a, b: fn(a, b).values)(*pair)
         return

@@ -109,7 +109,7 @@ def test_python_branches_on_values_say_what_to_do() -> None:
     assert any("as jax.jit does" in note for note in caught.value.__notes__)
 
 
-# ---------------------------------------------------------------------- outer transformations
+# ---------------------------------------------------------------------- transformations around value_and_grad
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint], ids=["jit", "remat"])
@@ -139,7 +139,7 @@ def test_jax_grad_within_is_dense() -> None:
     np.testing.assert_allclose(d_dense, 2 * (counts**2).sum() * D, rtol=1e-6)
 
 
-# ---------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------- calls that raise
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "arithmetic in jit": (jax.jit(lambda t: jnp.sin(jax.tree.leaves(t)[0]).sum()), "by sin"),
     "mapped by a condition": (
@@ -162,7 +162,7 @@ def test_refused(case: str) -> None:
         value_and_grad(fn)(Table(W))
 
 
-# ---------------------------------------------------------------------- what fn returns
+# ---------------------------------------------------------------------- results of fn
 def test_aux_of_every_kind() -> None:
     def fn(t: Any) -> Any:
         rows = lookup(t, IDS)
@@ -202,7 +202,7 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
 
 
 def test_segment_sum_mapped_with_constant_segments() -> None:
-    """Check that XLA does not share the zeros, from which sums start, with the segments (`scatters.fold`)."""
+    """Check that XLA does not use the same array for the zeros of the sums and for the segments (`scatters.fold`)."""
 
     def sums(x: Any) -> Any:
         with B.scope():
@@ -220,11 +220,11 @@ def test_a_table_is_the_same_pytree_while_it_is_differentiated() -> None:
 
     def fn(t: Any) -> Any:
         seen.append(jax.tree.structure(t))
-        empty = jax.tree.map(lambda x: None, t)  # as equinox.partition makes it
+        empty = jax.tree.map(lambda x: None, t)  # equinox.partition makes such a tree
         t = jax.tree.map(lambda x, y: y if x is None else x, empty, t, is_leaf=lambda x: x is None)
         return (lookup(t, IDS) ** 2).sum()
 
-    evaluate = jax.jit(fn)  # traced once: for evaluation, for gradients of both kinds
+    evaluate = jax.jit(fn)  # traced once: the same trace serves the evaluation and both gradients
     evaluate(Table(W, padding_idx=1))
     _, g = value_and_grad(evaluate)(Table(W, padding_idx=1))
     assert set(seen) == {structure}
@@ -232,7 +232,7 @@ def test_a_table_is_the_same_pytree_while_it_is_differentiated() -> None:
     np.testing.assert_allclose(dense_of(g), jax.grad(evaluate)(Table(W, padding_idx=1)).weights, rtol=1e-6)
 
 
-# ---------------------------------------------------------------------- ids made within, 32-bit mode, rounds
+# ---------------------------------------------------------------------- ids made inside fn, 32-bit mode, rounds
 @pytest.mark.parametrize("combiner", [None, "max"])
 def test_ids_that_are_constants_of_fn(combiner: str | None) -> None:
     def look(t: Any) -> Any:

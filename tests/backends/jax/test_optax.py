@@ -1,4 +1,4 @@
-"""Test islices.backends.jax.optax against optax on dense gradients, and against islices.optim by hand."""
+"""Test islices.backends.jax.optax against optax on dense gradients, and against steps of islices.optim by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = {
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Turn kernels off, because they compile for each rule and have the same bits."""
+    """Turn kernels off, because the tests would wait for each rule's compilation, and kernels have the same bits."""
     with islices.config.use_kernels(False):
         yield
 
@@ -54,7 +54,7 @@ def arrays(tree: Any) -> list[np.ndarray]:
 
 
 def assert_same(found: Any, expected: Any, where: object = "") -> None:
-    """Check that both have the same structure and the same bits (-0 equals 0)."""
+    """Check that both trees have the same structure and the same bits (-0 equals 0)."""
     assert jax.tree.structure(found) == jax.tree.structure(expected), where
     for x, y in zip(arrays(found), arrays(expected), strict=True):
         assert x.dtype == y.dtype, (where, x.dtype, y.dtype)
@@ -78,13 +78,14 @@ def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
     return train(tx, START, map(dense, grads), apply=optax.apply_updates)
 
 
-# ---------------------------------------------------------------------- what stock optax does
+# ---------------------------------------------------------------------- stock optax on slices
 @pytest.mark.parametrize(
     ("make", "jit"),
     [(lambda: optax.sgd(0.1), True), (lambda: optax.sgd(lambda count: 0.1), False), (lambda: optax.scale(-1), False)],
 )
 def test_changed_indices_raise_where_they_are_used(make: Any, jit: bool) -> None:
-    """In jit only floats are seen; integers give NaN."""
+    """Check that changed indices raise. Under jit, only indices that became floats raise; changed integers make the
+    table NaN."""
     for tx in (make(), optax.chain(make(), front.clip_by_global_norm(1.0))):
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\).*on_rows"):
             train(tx, START, [gradient(0)], jit=jit)
@@ -100,7 +101,8 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax on the rows of the gradient, read from and written to every leaf of the table's shape by hand."""
+    """Run optax on touched rows only. Rows are read by hand from each leaf that has the table's shape, and written
+    back."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]
@@ -122,15 +124,15 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Compare weights and state for all rows, for touched rows with a gradient of every row, and with one of a few
-    rows."""
+    """Compare weights and state with optax in three cases: all rows, gradients that touch every row, and gradients that
+    touch few rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     assert_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     assert_same(train(front.on_rows(make()), START, every), stock(make(), every))
     assert_same(train(front.on_rows(make()), START, few), lazily(make(), few))
 
 
-#: Transformations of optax, and whether their updates of a row depend on that row only.
+#: Transformations of optax, and whether the update of a row depends only on the row.
 PROBED: dict[str, tuple[Callable[[], Any], bool]] = {
     "noise": (lambda: optax.chain(optax.add_noise(0.1, 0.55, 0), optax.sgd(0.1)), False),
     "lamb, warming up": (lambda: optax.lamb(optax.linear_schedule(0, 0.1, 1000)), False),
@@ -191,7 +193,7 @@ def test_from_optim_has_the_bits_of_a_step(name: str) -> None:
     ids=["schedule", "rmsprop", "all rows"],
 )
 def test_from_optim_has_these_bits_in_jit(optimizer: Any, dtype: str) -> None:
-    """Check that 16-bit rows are rounded once."""
+    """Check that a jitted step has the bits of islices.optim, and that it rounds 16-bit rows once."""
     grads = [jax.tree.map(lambda x: x.astype(dtype) if x.dtype == "float32" else x, gradient(k)) for k in range(4)]
     start = {"table": START["table"].astype(dtype)}
     params, state = train(front.from_optim(optimizer), start, [{"table": g["table"]} for g in grads], jit=True)
@@ -204,7 +206,7 @@ def test_updates_are_added_as_the_dense_ones_are(n: int, jit: bool) -> None:
     grad = gradient(6, n=n)
     expected = optax.apply_updates(START, dense(grad))
     assert_same((jax.jit(front.apply_updates) if jit else front.apply_updates)(START, grad), expected)
-    assert_same(optax.apply_updates(START, grad), expected)  # IndexedSlices has an addition
+    assert_same(optax.apply_updates(START, grad), expected)  # optax calls the addition of IndexedSlices
 
 
 def test_none_among_parameters_and_updates() -> None:
@@ -212,7 +214,7 @@ def test_none_among_parameters_and_updates() -> None:
     got = front.apply_updates({"a": None, "t": Table(START["table"])}, {"a": slices, "t": slices})
     assert got["a"] is None
     np.testing.assert_array_equal(got["t"].weights, front.apply_updates(START["table"], slices))
-    kept = front.apply_updates({"a": jnp.ones(2), "f": jnp.tanh}, {"a": None, "f": None})  # as equinox has them
+    kept = front.apply_updates({"a": jnp.ones(2), "f": jnp.tanh}, {"a": None, "f": None})  # equinox makes such trees
     assert (kept["a"].tolist(), kept["f"]) == ([1, 1], jnp.tanh)
     assert front.apply_updates(None, {"a": jnp.ones(2)}) is None
 

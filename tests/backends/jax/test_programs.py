@@ -24,7 +24,7 @@ PARAMS = {"table": jax.random.normal(jax.random.key(0), (ROWS, WIDTH)), "out": j
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Turn kernels off, because they compile for each rule and have the same bits."""
+    """Turn kernels off, because the tests would wait for each rule's compilation, and kernels have the same bits."""
     with islices.config.use_kernels(False):
         yield
 
@@ -162,7 +162,7 @@ def test_optim_and_clips_take_pytrees() -> None:
         optimizer.step(params, leaves[0], state)
 
 
-# ---------------------------------------------------------------------- what is given away
+# ---------------------------------------------------------------------- donated arrays
 def test_donated_tables_are_not_copied() -> None:
     optimizer = optim.adam(0.1)
     params = {"table": jax.ShapeDtypeStruct((20_000, 16), np.float32), "out": jax.ShapeDtypeStruct((16,), np.float32)}

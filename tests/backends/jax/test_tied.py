@@ -61,7 +61,7 @@ def test_gradients_per_sample_are_those_of_vmap(name: str) -> None:
 
     def found(table: Any, ids: Any, targets: Any) -> Any:
         value, g = value_and_grad(loss, per_sample=True)(table, ids, targets)
-        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # a large program to compile
+        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # both together compile slowly
         return value, g, g.to_dense(), measured
 
     value, g, dense, measured = jax.jit(found)(Table(W), IDS, TARGETS)
@@ -130,7 +130,7 @@ def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
 
     program = jax.make_jaxpr(norms)(table, jnp.zeros((batch, 2), jnp.int32))
     sizes = [int(np.prod(v.aval.shape)) for v in every_result(program.jaxpr)]
-    assert max(sizes) <= rows * width  # one table in all, the batch's products are half of it
+    assert max(sizes) <= rows * width  # one table in all; the products of the batch have half its size
 
 
 def every_result(jaxpr: Any) -> Any:
@@ -160,8 +160,8 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
 
 
 def test_the_gradient_of_a_tied_gradient() -> None:
-    """Check that an outer gradient sees lookups and other uses of the weights through the inner one, and that
-    products raise."""
+    """Check that an outer gradient sees lookups and other uses of the weights through the inner gradient, and that
+    outer gradients raise for products."""
     w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
     ids = jnp.array([1, 1, 4])
 

@@ -24,15 +24,15 @@ def run(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], text=True, capture_output=True, check=False, env=env)
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != HERE])  # which runs them without a process
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != HERE])  # this process tests HERE
 def test_models_train_by_rows(backend: str) -> None:
     done = run(backend, "-m", "pytest", "-q", "-m", "", str(Path(__file__).with_name("test_fit.py")))
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout
 
 
-#: The loss is linear in the looked-up rows, with factors of a power of two in all else: each backend's autodiff hands
-#: the table the same gradient, to the bit, in compiled steps and in eager ones.
+#: The loss is linear in the looked-up rows, and all other factors are powers of two. So each backend's autodiff gives
+#: the table a gradient of the same bits, compiled or eager.
 PROGRAM = """
     import sys
     import numpy as np, keras

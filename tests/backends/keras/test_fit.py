@@ -1,8 +1,9 @@
-"""Test models that train by rows on the present backend of Keras. test_each_backend.py runs this on all three.
+"""Test models that train by rows on the present backend of Keras. test_each_backend.py runs this module on all three
+backends.
 
-The reference is a Keras layer that multiplies one-hot ids by its table, so that its gradient is an array.
-`islices.parity` compares trajectories over recorded, hence eager, steps, as in SPEC clause 23. test_each_backend.py
-shows that compiled steps have the same bits for models without rounding.
+The reference is a Keras layer that multiplies one-hot ids by its table, so that the table's gradient is an array.
+`islices.parity` compares recorded steps (SPEC clause 23). Recording makes steps eager. test_each_backend.py shows that
+compiled steps have the same bits for models without rounding.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from islices.optim.operators import mul, row_mean  # noqa: E402
 
 ROWS, WIDTH, BATCH = 30, 4, 8
 RNG = np.random.default_rng(0)
-IDS = RNG.integers(1, ROWS - 2, (32, 5)).astype(np.int32)  # row 0 and the last two are never named
+IDS = RNG.integers(1, ROWS - 2, (32, 5)).astype(np.int32)  # no batch contains row 0 or the last two rows
 LABELS = RNG.standard_normal((32, 1)).astype(np.float32)
-RATE = float(np.float32(0.05))  # Keras holds it as float32
+RATE = float(np.float32(0.05))  # Keras stores the rate as float32
 ops = keras.ops
 
 
@@ -42,7 +43,7 @@ class OneHot(keras.layers.Embedding):  # type: ignore[misc]
 
 
 def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
-    """Return a stock functional model, with row_sparse or with one-hot products."""
+    """Return a functional model: `row_sparse` of a stock model, or a stock model with one-hot products."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))
@@ -61,7 +62,7 @@ def weights(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
-    """Train two pairs of a model and an optimizer, check parity, and return the first one's weights."""
+    """Train two pairs of a model and an optimizer, check parity, and return the weights of the first model."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
         callbacks = [front.KerasRecorder(folder / name)]
@@ -97,14 +98,15 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """Check that other rows keep their bits. The last batch is smaller than the others."""
+    """Check that steps do not change the bits of rows that no batch contains. The last batch is smaller than the
+    others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
 
 
 class Taken(keras.layers.Layer):  # type: ignore[misc]
-    """A custom layer with another dtype policy than its weight, if one is set, like the layers of keras-hub."""
+    """A custom layer like those of keras-hub; its dtype policy, if set, may differ from the dtype of its weight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(name="table", **options)
@@ -135,7 +137,8 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check that an unbuilt model, compiled and then row_sparse, has the rows and bits of the functional model."""
+    """Check an unbuilt model, compiled before row_sparse: fit changes the same rows as in the functional model, to the
+    same bits."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)
@@ -186,7 +189,7 @@ def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
         warnings.simplefilter("always")
         fitted(front.row_sparse(model) if sparse else model, front.Stepped(optim.sgd(RATE)), epochs=1)
     found = [str(w.message) for w in seen if "dense gradient" in str(w.message)]
-    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # TensorFlow's are sparse
+    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # TensorFlow's is sparse already
     assert all("100,000 x 2" in text and "row_sparse(model) before fit" in text for text in found)
 
 
@@ -282,21 +285,21 @@ def scaled_fit(model: Any, optimizer: Any, scale: float, labels: Any = LABELS) -
 def test_dynamic_loss_scales() -> None:
     theirs, ours = PAIRS["adagrad"]
     got, expected = scaled_fit(made(), ours(), 1024.0), scaled_fit(made(OneHot), theirs(RATE), 1024.0)
-    assert_same_bits(weights(got), weights(fitted(made(), ours(), epochs=1)))  # powers of two round nothing
+    assert_same_bits(weights(got), weights(fitted(made(), ours(), epochs=1)))  # powers of two do not round
     for part in ("step_counter", "dynamic_scale", "iterations"):
         assert float(getattr(got.optimizer, part)) == float(getattr(expected.optimizer, part)), part
-    # too large a scale: no step is taken, and it is halved
+    # the scale is too large: the optimizer skips the step and halves the scale
     got = scaled_fit(made(), ours(global_clipnorm=1.0), 2.0**127, 1e3 * LABELS)
     assert_same_bits(weights(got), weights(made()))
     assert float(got.optimizer.dynamic_scale) == 2.0**123
     assert int(got.optimizer.iterations) == 0
-    micro = {"gradient_accumulation_steps": 2}  # duplicates are summed once, over both
+    micro = {"gradient_accumulation_steps": 2}  # duplicates are summed once for both micro-batches
     got = scaled_fit(made(), ours(**micro), 1024.0)
     assert_same_bits(weights(got), weights(fitted(made(), ours(**micro), epochs=1)))
 
 
 def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float], float]:
-    """Return a table of zeros and the scale after one step on two slices of row 1 with this value."""
+    """Return the table and the scale after one step from zeros; the gradient has two slices of row 1 with `value`."""
     table = keras.Variable(np.zeros((3, 1), np.float32))
     optimizer = front.LossScaleOptimizer(inner, initial_scale=2.0)
     optimizer.build([table])
@@ -304,7 +307,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     def gradient(values: Any) -> Any:
         indices = ops.convert_to_tensor(np.array([1, 1]))
         slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
-        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's BCOO is another format
+        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's BCOO is no IndexedSlices
 
     values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
     if compiled and BACKEND == "jax":
@@ -319,7 +322,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     elif compiled:
         import tensorflow as tf
 
-        stepped = isinstance(inner, front.Stepped)  # XLA raises for it
+        stepped = isinstance(inner, front.Stepped)  # XLA raises for Stepped
         tf.function(lambda x: optimizer.apply([gradient(x)], [table]), jit_compile=not stepped)(values)
     else:
         optimizer.apply([gradient(values)], [table])
@@ -335,13 +338,13 @@ def test_duplicates_that_overflow_together_take_no_step(compiled: bool) -> None:
     assert scaled_steps(inner(), 3.0, compiled) == ([0.0, -3.0, 0.0], 2.0)
 
 
-# ---------------------------------------------------------------------- what is kept, what is chosen
+# ---------------------------------------------------------------------- saved models and options
 def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     def optimizer() -> Any:
         return front.Stepped(optim.adam(RATE), global_clipnorm=0.5, gradient_accumulation_steps=3)
 
-    whole = fitted(made(), optimizer())  # 8 batches: 2 steps, and 2 batches that wait
-    first = fitted(made(), optimizer(), epochs=1)  # 4 batches: one waits
+    whole = fitted(made(), optimizer())  # 8 batches: 2 steps, and 2 batches that are not applied
+    first = fitted(made(), optimizer(), epochs=1)  # 4 batches: 1 step, and 1 batch that is not applied
     first.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.get_layer("table")) is keras.layers.Embedding

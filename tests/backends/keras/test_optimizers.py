@@ -1,4 +1,4 @@
-"""Test the optimizers for Keras against Keras's optimizers, on gradients by hand."""
+"""Test the optimizers for Keras against Keras's optimizers, on gradients written by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import islices  # noqa: E402
 from islices import optim  # noqa: E402
 from islices.backends import keras as front  # noqa: E402
 
-CLIP = 0.1  # below the norm of every gradient here
+CLIP = 0.1  # below the norm of every gradient in this file
 
 
 # ---------------------------------------------------------------------- a table and a dense weight, gradients by hand
@@ -38,7 +38,8 @@ def gradients(step: int) -> list[Any]:
 
 
 def stepped(optimizer: Any, change: Callable[[list[Any]], list[Any]] = list, steps: int = 4) -> list[np.ndarray]:
-    """Return the weights and the optimizer's variables after some steps on changed gradients."""
+    """Return the weights and the optimizer's variables after `steps` steps; `change` maps the gradients of each
+    step."""
     variables = weights()
     for k in range(steps):
         optimizer.apply(change(gradients(k)), variables)
@@ -122,7 +123,7 @@ def test_bad_input_is_named(label: str) -> None:
 
 # ---------------------------------------------------------------------- in model.fit
 def test_xla_compiles_it() -> None:
-    """Check that XLA compiles it, with numbers that are exact in every order of sums and products."""
+    """Check that XLA compiles the step. Sums and products of the numbers are exact in every order."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)
     m = keras.Sequential(
         [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, embeddings_initializer="ones")]

@@ -1,4 +1,4 @@
-"""Test `Stepped`: micro-batches, single numbers, types and decay, against steps by hand and Keras's optimizers."""
+"""Test `Stepped` against steps by hand and Keras's optimizers: micro-batches, single numbers, types and decay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import islices  # noqa: E402
 from islices import optim  # noqa: E402
 from islices.backends import keras as front  # noqa: E402
 
-RATE = float(np.float32(0.1))  # Keras holds it as float32
+RATE = float(np.float32(0.1))  # Keras stores the rate as float32
 SHAPES = ((9, 3), (3, 2), ())
 
 
@@ -32,7 +32,7 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return gradients of a table (duplicates, no rows 6 to 8), of a dense weight, and of a single number."""
+    """Return gradients of a table (with duplicates, without rows 6 to 8), of a dense weight, and of a single number."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
@@ -41,7 +41,7 @@ def gradients(step: int, dtype: str = "float32") -> list[Any]:
 
 
 def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
-    """Return the variables after one call per batch. A graph is traced once."""
+    """Return the variables after one call per batch. With `graph`, tf.function traces the call once."""
 
     def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
@@ -61,7 +61,7 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Take the step by hand: join gradients, coalesce, divide, clip, step."""
+    """Take the steps by hand: join gradients, coalesce, divide, clip, step."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -97,7 +97,7 @@ def test_what_waits_for_a_step_is_its_rows() -> None:
     table = keras.Variable(tf.zeros((10**6, 4)))
     optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
     optimizer.build([table])
-    assert sum(int(tf.size(v)) for v in optimizer.variables) < 10  # a count of steps, no table of zeros
+    assert sum(int(tf.size(v)) for v in optimizer.variables) < 10  # a step count, but no table of zeros
     for row in (7, 9, 7):
         waiting = optimizer._accumulated_gradients[0]
         assert waiting.values.shape.as_list() == [None, 4]
@@ -108,7 +108,7 @@ def test_what_waits_for_a_step_is_its_rows() -> None:
 
 
 def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
-    """Check the sum 2048 + 1 + 1, which is 2048 in float16 arithmetic."""
+    """Check that float32 accumulates the sum 2048 + 1 + 1, which float16 arithmetic rounds to 2048."""
     table = keras.Variable(tf.zeros((2, 1)), dtype="float16")
     optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
     for value in (2048.0, 1.0, 1.0):
@@ -144,7 +144,7 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare steps with Keras's semantics on dense gradients with Keras's Adam, with all its options."""
+    """Compare steps with Keras semantics with steps of Keras's Adam, with all its options, on dense gradients."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []
@@ -158,7 +158,7 @@ def test_kerass_own_course_around_the_rule() -> None:
 
 
 def test_variables_that_are_excluded_do_not_decay() -> None:
-    """Check that excluded variables do not decay, by Keras's decay or by the rule's."""
+    """Check that neither Keras's decay nor the rule's decay changes excluded variables."""
     nothing = tf.IndexedSlices(tf.zeros((1, 1)), tf.constant([0]), tf.constant([2, 1]))
     of_keras = front.Stepped(optim.sgd(0.5, rows="all"), weight_decay=0.5)
     for optimizer in (of_keras, front.Stepped(optim.adamw(0.5, weight_decay=0.5))):
@@ -211,7 +211,7 @@ SUMMED = """
     assert (table.numpy().ravel().tolist(), bias.numpy().tolist()) == ([0.0, -3.0, 0.0, 0.0], [-4.0])
 """
 
-#: Keras raises from within tf.cond.
+#: In a function under tf.cond, Keras raises.
 REFUSED = """
     def refused(call):
         try:
@@ -228,7 +228,8 @@ REFUSED = """
     refused(lambda: model.compile(elsewhere, "mse"))
 """
 
-#: A thread of TensorFlow's pool, which Python has not started, collects where it holds a lock that another waits for.
+#: A thread of TensorFlow's pool collects garbage. Python did not start the thread, and the thread holds a lock that
+#: another thread waits for.
 COLLECTED = """
     import gc, sys, threading, time
 
@@ -263,7 +264,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """Check two replicas, in a process whose CPU has two logical devices."""
+    """Check two replicas in a process whose CPU is split into two logical devices."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     code = textwrap.dedent(REPLICAS) + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=300, env=environment)

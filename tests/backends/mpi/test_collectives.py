@@ -1,5 +1,5 @@
-"""Test MPI as an engine. Four real processes under mpiexec, started once, make every check in turn; then come the
-faults."""
+"""Test MPI as an engine. Four real processes under mpiexec start once and run every check in turn; tests of faults
+follow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_g
 
 pytestmark = [
     pytest.mark.outside,
-    # as text: importing mpi4py.MPI starts MPI in the process that runs the tests
+    # a string, because importing mpi4py.MPI starts MPI in the process that runs the tests
     pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI"),
 ]
 
@@ -43,7 +43,7 @@ def communicator() -> Any:
 # ---------------------------------------------------------------------------------------------------- bytes
 # --------------------------------------------------------------------------------------------------- groups
 def check_two_groups(group: Group) -> None:
-    half = communicator().Split(color=group.rank % 2, key=-group.rank)  # ranks of a communicator in any order
+    half = communicator().Split(color=group.rank % 2, key=-group.rank)  # a communicator's ranks may be in any order
     within = get_group(half)
     assert (within.rank, within.size) == (1 - group.rank // 2, 2)
     for k in range(5):
@@ -78,7 +78,7 @@ def check_non_groups(group: Group) -> None:
 
 
 def check_other_calls_in_flight(group: Group) -> None:
-    """Check that the user's collectives and messages on the same communicator do not reach the group."""
+    """Check that the user's collectives and messages on the same communicator do not mix with the group's."""
     from mpi4py import MPI
 
     right, left = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
@@ -95,7 +95,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
-    """Return (indices, values) of a rank, with none on rank 1 and duplicates on the others."""
+    """Return (indices, values) of one rank: rank 1 has none, the others have duplicates."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)
@@ -114,8 +114,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the error if rank 1 comes after the timeout. MPI has no timeouts, so the group must raise for later
-    calls."""
+    """Check the error when rank 1 comes after the timeout. MPI has no timeouts, so that later calls on the group must
+    raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -132,14 +132,14 @@ def check_late(group: Group) -> None:
                 gathers(again, [1, 2, 3, 4])
     communicator().Barrier()
     if group.rank == 1:
-        gathers(within, [9, 9, 9, 9])  # the others' bytes had been sent
+        gathers(within, [9, 9, 9, 9])  # the other ranks' bytes had been sent
 
 
 CHECKS = [name for name in list(globals()) if name.startswith("check_")]
 
 
 def all_checks(group: Group) -> dict[str, str]:
-    """Return name -> the error on this rank, for each check."""
+    """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
     found = {}
     for name in CHECKS:
         try:
@@ -167,7 +167,7 @@ def test_on_four_processes(name: str, ranks: Ranks) -> None:
 
 
 def test_processes_end(ranks: Ranks) -> None:
-    """Check that processes end in spite of abandoned messages."""
+    """Check that all processes exit, although a check has abandoned messages."""
     assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
 
 
@@ -188,7 +188,7 @@ def test_the_launcher_ends_the_others() -> None:
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
-    """Return the last line of a program's output."""
+    """Run a program and return the last line of its output."""
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
     )
@@ -227,7 +227,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that a count beyond a C int, which MPI 3 uses, raises before anything is sent."""
+    """Check that a count beyond a C int raises before anything is sent, because MPI 3 counts in C ints."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -1,4 +1,4 @@
-"""MXNet's adapter imports MXNet before the tests do, because it does not know this NumPy."""
+"""Import MXNet through its adapter before the tests do, because a plain import fails with the installed NumPy."""
 
 from __future__ import annotations
 

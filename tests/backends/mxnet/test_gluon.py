@@ -17,9 +17,9 @@ from islices.backends.mxnet import gluon as front
 
 RNG = np.random.default_rng(0)
 STEPS, BATCH, ROWS = 5, 8, 12
-IDS = RNG.integers(0, 10, (STEPS, BATCH, 5))  # rows 10 and 11 are never named
+IDS = RNG.integers(0, 10, (STEPS, BATCH, 5))  # no batch contains rows 10 and 11
 LABELS = RNG.standard_normal((STEPS, BATCH, 1))
-MAX_NORM = 0.05  # below the norm of every gradient here
+MAX_NORM = 0.05  # below the norm of every gradient in this file
 Step = Callable[[Any, list[Any]], None]
 
 
@@ -127,7 +127,7 @@ def train(net: Any, t: Any, step: Step) -> list[np.ndarray]:
 
 
 def by_hand(t: Any, params: list[Any]) -> None:
-    """Clip by hand: the mean gradient's norm is at most MAX_NORM if the sum's norm is at most BATCH times that."""
+    """Clip by hand. The limit is MAX_NORM * BATCH, because the gradients are sums over BATCH samples."""
     t.allreduce_grads()
     grads = [p.grad() for p in params]
     clipped, _ = islices.clip_by_global_norm(grads, MAX_NORM * BATCH, semantics="mxnet")
@@ -182,14 +182,14 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
     with pytest.raises(UserWarning, match="has not been updated"):
         t.step(1)
     assert used.weight.grad().asnumpy().ravel().tolist() == [0.0, 2.0, 0.0], "nothing has been clipped"
-    backward()  # that step has marked the gradient as used
+    backward()  # the failed step has marked the gradient as used
     t.step(1, ignore_stale_grad=True)
     assert used.weight.data().asnumpy().ravel().tolist() == [1.0, 0.5, 1.0]
     assert unused.weight.data().asnumpy().ravel().tolist() == [1.0]
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:
-    """Check the Trainer with the scaler of mxnet.contrib.amp, without its patches of all operators."""
+    """Check the Trainer with the loss scaler of mxnet.contrib.amp, without the operator patches of amp."""
     from mxnet.contrib.amp.loss_scaler import LossScaler
 
     layer = gluon.nn.Embedding(3, 1)

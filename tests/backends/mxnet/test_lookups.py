@@ -110,10 +110,11 @@ def test_a_table_of_a_function_that_returned_or_of_another_thread_is_refused() -
     assert ["another thread" in seen[0], "has returned" in seen[1]] == [True, True], seen
 
 
-# ---------------------------------------------------------------------- functions with a given gradient
+# ---------------------------------------------------------------------- functions with a custom gradient
 @pytest.mark.parametrize(("attached", "request_"), [((1,), "write"), ((0, 1), "add")])
 def test_a_custom_gradient_reaches_whoever_asked(attached: tuple[int, ...], request_: str) -> None:
-    """Check custom gradients, for which MXNet's Function stops at the first input without a gradient and drops sums."""
+    """Check custom gradients in spite of MXNet's Function, which stops at the first input without a gradient and
+    ignores grad_req "add"."""
     product = BACKEND.custom_gradient(lambda x, i, y: x * y, lambda r, u: (u * r[2], None, u * r[0]))
     inputs = [array([1.0, 2.0]), array([3.0, 4.0])]
     for k in attached:
@@ -152,7 +153,7 @@ def test_a_bag_in_the_users_own_recording() -> None:
 # ---------------------------------------------------------------------- primitives
 def test_rows_are_set_in_place() -> None:
     table, values = BACKEND.zeros((5, 2), "bfloat16", array([1.0])), BACKEND.astype(array([[1, 2], [3, 4]]), "bfloat16")
-    # where the numbers lie, not the handles
+    # the address of the numbers; handles may differ
     memory = BACKEND.host_view(table).__array_interface__["data"]
     assert BACKEND.set_rows(table, array([3, 0], "int64"), values) is table
     assert BACKEND.host_view(table).__array_interface__["data"] == memory
@@ -160,7 +161,7 @@ def test_rows_are_set_in_place() -> None:
 
 
 def test_a_step_on_a_large_table_allocates_nothing_of_its_size() -> None:
-    """Check peak memory in a new process, since the peak of this one may already be higher."""
+    """Check peak memory in a new process, because the peak of the present process may already be higher."""
     code = """
 import resource, numpy as np, islices
 B = islices.get_backend("mxnet")
@@ -231,7 +232,7 @@ def test_capture_a_gluon_model(sparse_grad: bool, passes: int, frozen: bool) -> 
 
 
 def test_per_sample_gradients_come_of_one_backward_pass() -> None:
-    """Check float ids, as nd.array makes them, and a layer that is read twice."""
+    """Check per-sample gradients of a layer that is read twice, with float ids from nd.array."""
     model, ids = net(), array([[1, 2], [2, 9]])
     with islices.capture(model) as captured:
         with autograd.record():
@@ -283,7 +284,7 @@ def test_capture_says_what_it_cannot_hook() -> None:
         assert not {"data", "list_data"} & vars(model.weight).keys()
     assert not autograd.is_recording()
     with islices.capture(tied) as captured:
-        tied[1].weight.data()  # nothing records
+        tied[1].weight.data()  # outside of a recording
     assert len(captured._weights) == 1
 
 
@@ -291,7 +292,7 @@ def test_capture_with_gluons_numpy_arrays() -> None:
     with mx.util.np_shape(True), mx.util.np_array(True):
         layer = gluon.nn.Embedding(4, 2)
         layer.initialize()
-        layer.hybridize()  # a layer that is not inside of a hybridized block can be hooked
+        layer.hybridize()  # capture can hook a hybridized layer if no hybridized block contains the layer
         ids, uses = mx.np.array([1, 1]), []  # type: ignore[var-annotated]
         with BACKEND.capture(layer, uses):
             with autograd.record():

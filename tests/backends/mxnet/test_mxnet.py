@@ -23,7 +23,8 @@ def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
 
 
 def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> None:
-    """Check repeated updates, as by MXNet's in-place operators, also by slices that depend on recorded values."""
+    """Check repeated updates of arrays that autograd does not use while it records. The slices depend on recorded
+    values."""
     weight, counts = mx.nd.ones((3, 1)), mx.nd.zeros((3, 1))
     weight.attach_grad()
     rule = islices.optim.adam(0.5)

@@ -1,7 +1,7 @@
 """Test that MXNet imports with a stand-in for NumPy, and that no other module sees the stand-in.
 
-Everything runs in fresh interpreters, because the tests check the state after an import. The first tests use a toy
-package named mxnet, so they run without MXNet; the others need it.
+Each test runs in a fresh interpreter, because the test checks the state after an import. The first tests use a toy
+package named mxnet, so that no MXNet is needed. The other tests need MXNet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
-#: Loads only the stand-in (its package would import MXNet) and remembers the NumPy module.
+#: Loads only the stand-in (the stand-in's package would import MXNet) and stores the NumPy module.
 SETUP = """
 import importlib.util, sys, types
 import numpy as np
@@ -48,8 +48,8 @@ def run(code: str, *flags: str, path: Path | None = None) -> subprocess.Complete
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Write a toy package mxnet that reads names that NumPy has lost, at import and later, and a module that it
-    imports."""
+    """Write a toy package mxnet and a module that the package imports. The package reads names which NumPy has removed,
+    at import and later."""
     (tmp_path / "bystander.py").write_text("import numpy\n")
     package = tmp_path / "mxnet"
     package.mkdir()

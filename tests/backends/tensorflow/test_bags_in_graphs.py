@@ -1,4 +1,5 @@
-"""Test bags read by kernels in tf.function's graphs, with tapes and under tf.vectorized_map, against the operations."""
+"""Test lookups of bags by kernels in tf.function's graphs, with tapes and under tf.vectorized_map, against TensorFlow's
+operations."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from islices import Table, kernels, lookup, value_and_grad
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(kernels.active() is None, reason="without numba no graph calls a kernel")
 
-#: what they are: ids (bags, ids) of a table of 6 rows; 6 and -1 are none
+#: kind -> ids of shape (bags, ids) for a table of 6 rows; 6 and -1 are out of range
 IDS = {"duplicates": [[4, 1, 4], [0, 4, 2]], "out of range": [[6, 1, -1], [-1, -1, 9]], "none": [[], []]}
 
 
@@ -81,7 +82,7 @@ def test_tapes_around_see_the_variable() -> None:
 
 def test_reading_after_a_gather_shares_the_memory() -> None:
     weights = table_of("float32", True)
-    tf.gather(weights, [1])  # from now on TensorFlow's reads copy
+    tf.gather(weights, [1])  # after this, reads of the variable copy
     backend = islices.get_backend(weights)
     first, second = (backend.host_view(weights) for _ in range(2))
     assert np.shares_memory(first, second)

@@ -1,7 +1,7 @@
 """Test TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
 
-A rank runs a function of this file. Every rank compares its results, to the bit, with left folds in NumPy of all ranks'
-data. The launch fails with the traceback of the first rank that finds a difference.
+Each rank runs a function of this file. The function computes left folds of all ranks' data in NumPy, and checks that
+the results have the same bits. The launch fails with the traceback of the first rank that finds a difference.
 """
 
 import os
@@ -22,9 +22,9 @@ pytest.importorskip("tensorflow")
 ROWS, WIDTH = 23, 3
 
 
-# ---------------------------------------------------------------------- what the ranks have, and what they should get
+# ---------------------------------------------------------------------- the ranks' data, and the expected results
 def slices_of(rank, dtype="float32"):
-    """Return (values, indices) of a rank, with many duplicates on the first and none on the second."""
+    """Return (values, indices) of one rank. The first rank has many duplicates, and the second has no slices."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
@@ -44,7 +44,7 @@ def native(values, indices):
 
 
 def check_slices(got, parts, op, case):
-    """Compare a tf.IndexedSlices with the ranks' parts."""
+    """Compare a tf.IndexedSlices with the fold of the ranks' parts."""
     import tensorflow as tf
 
     assert isinstance(got, tf.IndexedSlices), (case, got)
@@ -55,7 +55,7 @@ def check_slices(got, parts, op, case):
 
 # ---------------------------------------------------------------------- on every worker process
 def workers(group, ending, folder):
-    """Run all checks on workers in one launch, then the given ending."""
+    """Run all checks on the worker processes of one launch, then the function that `ending` names."""
     import tensorflow as tf
 
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
@@ -69,7 +69,8 @@ def workers(group, ending, folder):
 
 
 def trees(group):
-    """Test nested leaves, islices' slices, a leaf that is None on all ranks or on one, and the strategy in scope."""
+    """Test nested leaves, islices' slices, a leaf that is None on all ranks or on one rank, and a call within the
+    strategy's scope."""
     import tensorflow as tf
 
     import islices
@@ -105,12 +106,13 @@ def errors_on_every_rank(group):
         all_reduce(bad if group.rank == last else good, group=group)
     with pytest.raises(RuntimeError, match=r"symbolic tensors outside of strategy\.run"):
         tf.function(lambda x: all_reduce(x, group=group.strategy), autograph=False)(tf.zeros(2))
-    # nothing of it has broken the group
+    # the group can be used after all of these errors
     same(all_reduce(tf.ones(2), group=group).numpy(), np.full(2, group.size, np.float32), "after errors")
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare all_reduce within strategy.run of two replicas. The second one has no slices."""
+    """Compare `all_reduce` of two replicas, within strategy.run, with a fold in NumPy. The second replica has no
+    slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce
@@ -135,7 +137,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
 
 
 def per_replica(strategy, arrays):
-    """Return each replica's array as a value that strategy.run distributes."""
+    """Return the replicas' arrays as one value that strategy.run distributes."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(
@@ -143,17 +145,17 @@ def per_replica(strategy, arrays):
     )
 
 
-# ---------------------------------------------------------------------- how it ends
+# ---------------------------------------------------------------------- how the launch ends
 def slow(group):
-    """Make the last rank late, and return the seconds after which the others raise."""
+    """Make the last rank late, and return the seconds until the other ranks raise."""
     from islices.distributed import RankError, RankTimeout, get_group
 
-    group.all_gather(np.zeros(8, np.uint8))  # compiled, with the strategy's timeout
+    group.all_gather(np.zeros(8, np.uint8))  # compiled with the strategy's timeout
     impatient = get_group(group.strategy, timeout=1.5)
-    assert impatient is group  # which is broken for all, or for none
+    assert impatient is group  # one group for all callers, so that a timeout breaks the group for all of them
     if group.rank == group.size - 1:
         time.sleep(4.0)
-        with pytest.raises(RankError):  # the others have given up
+        with pytest.raises(RankError):  # the other ranks have given up
             impatient.all_gather(np.zeros(8, np.uint8))
         return None
     started = time.monotonic()
@@ -166,7 +168,7 @@ def slow(group):
 
 
 def killed(group):
-    """Kill the last rank, and return the seconds after which the others raise."""
+    """Kill the last rank, and return the seconds until the other ranks raise."""
     import tensorflow as tf
 
     from islices.distributed import RankError, all_reduce
@@ -198,7 +200,7 @@ def test_workers_and_a_killed_one(tmp_path):
 
 # ---------------------------------------------------------------------- replicas on two logical CPUs of one process
 def test_mirrored():
-    """Run the test in a new process, since logical devices are made before TensorFlow starts."""
+    """Run the checks in a new process, because logical devices must be configured before TensorFlow starts."""
     run = subprocess.run(
         [sys.executable, __file__],
         capture_output=True,

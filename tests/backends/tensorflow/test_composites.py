@@ -1,5 +1,5 @@
-"""Test IndexedSlices and PerSample into and out of tf.function: one trace, the same flags, and gradients through
-them."""
+"""Test IndexedSlices and PerSample as arguments and results of tf.function: one trace, the same flags, and
+gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def looped(x: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * 2), (tf.constant(0), x))[1]
 
 
-#: What TensorFlow does with a value, four times as large afterwards, that a function of two slices can be.
+#: Functions that pass a value through a feature of TensorFlow and multiply the value by four.
 ROUTES = {
     "arguments and results": lambda x: tf.function(lambda y: y * 4)(x),
     "nested": lambda x: tf.function(lambda tree: {"of": [tree["a"][0] * 4]})({"a": [x]})["of"][0],

@@ -1,6 +1,7 @@
-"""Test compiled kernels inside tf.function's graphs: the operations' bits, and TensorFlow's order of reads and writes.
+"""Test compiled kernels inside tf.function's graphs: the bits of TensorFlow's operations, and TensorFlow's order of
+reads and writes.
 
-Some graphs run elsewhere, and XLA compiles others.
+Some graphs are saved and run in another process, and XLA compiles others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def arrays_of(ids: list[int], dtype: str, index_dtype: str) -> tuple[Any, Any]:
 
 
 def calls_of(fn: Callable[..., Any], *arrays: Any) -> set[str]:
-    """Return the operations of the graph of fn, and of its branches."""
+    """Return the operations in the graph of `fn` and in the graph's branches."""
     graph = tf.function(fn, autograph=False).get_concrete_function(*arrays).graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     return {node.op for node in nodes}
@@ -125,7 +126,7 @@ def test_lengths_that_do_not_fit_raise_before_anything_is_written() -> None:
     assert not table.numpy().any()
 
 
-# ---------------------------------------------------------------------- elsewhere
+# ---------------------------------------------------------------------- in another process
 SAVED = """
 import sys, tensorflow as tf
 loaded = tf.saved_model.load(sys.argv[1])

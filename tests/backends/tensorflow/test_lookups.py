@@ -1,4 +1,4 @@
-"""Test lookups in TensorFlow with outer tapes, inner graphs, autograph in fn, variables and Keras's layers."""
+"""Test lookups in TensorFlow with outer tapes, inner graphs, AutoGraph in `fn`, variables and Keras's layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_gradients_are_those_of_a_tape(mode: str) -> None:
         value, (grad, unused, d) = value_and_grad(lambda t, u, s: loss(lookup, t, s), (0, 1, 2))(
             Table(weights), Table(weights), scale
         )
-        return value, grad.values, grad.indices, unused.values, d  # densifying is nothing for XLA's static shapes
+        return value, grad.values, grad.indices, unused.values, d  # XLA's static shapes allow no densifying
 
     value, values, indices, unused, d_scale = ours()
     grad = islices.to_dense(islices.IndexedSlices(values, indices, (ROWS, DIM)))
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_a_tape(mode: str) -> None:
         want = loss(tf.gather, weights, scale)
     want_grad, want_d = tape.gradient(want, [weights, scale])
     assert unused.shape == (0, DIM)
-    np.testing.assert_array_equal(dense(grad), dense(tf.convert_to_tensor(want_grad)))  # sums of few exact terms
+    np.testing.assert_array_equal(dense(grad), dense(tf.convert_to_tensor(want_grad)))  # exact sums of few terms
     np.testing.assert_allclose(dense(d_scale), dense(want_d), rtol=1e-5)
     np.testing.assert_allclose(float(value), float(want), rtol=1e-5)
 
@@ -115,7 +115,7 @@ def test_nested_value_and_grad_gives_second_derivatives() -> None:
     np.testing.assert_allclose(dense(g), 30 * counts * W.astype("f4"), rtol=1e-5)
 
 
-# ---------------------------------------------------------------------- where a lookup cannot be
+# ---------------------------------------------------------------------- places where a lookup raises
 def in_function(read: Any) -> Any:
     return tf.function(read)()
 
@@ -145,10 +145,10 @@ def test_a_lookup_no_tape_can_follow_is_refused(place: Any) -> None:
         table = Table(variable())
         with pytest.raises(TypeError, match="lookup: got a table of a value_and_grad"):
             value_and_grad(lambda t: place(lambda: tf.reduce_sum(lookup(t, tf.constant([1])))))(table)
-        _, g = value_and_grad(lambda t: tf.reduce_sum(lookup(t, tf.constant([1]))))(table)  # and nothing is left behind
+        _, g = value_and_grad(lambda t: tf.reduce_sum(lookup(t, tf.constant([1]))))(table)  # a later call works
         np.testing.assert_array_equal(g.values, np.ones((1, DIM)))
 
-    with ThreadPoolExecutor(1) as pool:  # TensorFlow's map_fn leaves a thread's variable scope spoilt if it raises
+    with ThreadPoolExecutor(1) as pool:  # if map_fn raises, TensorFlow leaves the thread's variable scope broken
         pool.submit(refused).result()
 
 
@@ -187,7 +187,7 @@ def test_fn_is_rewritten_by_autograph_and_the_library_is_not() -> None:
     for n in (1, 4):
         np.testing.assert_array_equal(step(tf.constant(n))[:, 0], counts * (n + (2 if n > 2 else 1)))
     plain = tf.function(lambda n: value_and_grad(fn)(table, n)[0], autograph=False)
-    with pytest.raises(TypeError, match="AutoGraph"):  # as tf.function(autograph=False) requires
+    with pytest.raises(TypeError, match="AutoGraph"):  # without AutoGraph, a Python `if` over a tensor raises
         plain(tf.constant(1))
 
 

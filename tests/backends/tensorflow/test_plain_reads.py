@@ -1,4 +1,5 @@
-"""Test that `value_and_grad(fn, sparse=)` of plain variables and tensors keeps TensorFlow's gradient of tf.gather."""
+"""Test that `value_and_grad(fn, sparse=)` of plain variables and tensors has the bits of TensorFlow's gradient of
+tf.gather."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_is_what_the_tape_gives(marks: Any, compiled: bool) -> None:
     step: Any = islices.value_and_grad(loss, sparse=marks)
     value, grads = (tf.function(step) if compiled else step)(params, IDS)
     expected, dense = islices.value_and_grad(loss)(params, IDS)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)  # grappler's order
+    np.testing.assert_allclose(value, expected, rtol=1e-6)  # grappler may change the order of operations
     for g, d in zip([*grads["tables"], grads["mix"]], [*dense["tables"], dense["mix"]], strict=True):
         assert isinstance(g, islices.IndexedSlices) == (g is not grads["mix"])
         np.testing.assert_allclose(islices.to_dense(g), d, rtol=1e-6)

@@ -1,7 +1,7 @@
 """Test ragged ids in TensorFlow's formats against the lookups of tf.nn: values and gradients.
 
-Results without rounding (whole numbers, sums) are bit-equal. Others are within n * eps * sum of |terms| (SPEC clause
-19).
+Results without rounding (whole numbers, sums) have equal bits. Other results are within n * eps * sum of |terms| (SPEC
+clause 19).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif("tensorflow" not in islices.list_backends(), rea
 
 RNG = np.random.default_rng(7)
 WEIGHTS = RNG.integers(-8, 9, (9, 4)).astype(np.float32)
-#: an empty row in the middle and at the end, an absent id, a row of nothing but absent ones
+#: an empty row in the middle and at the end, an absent id, and a row that has only absent ids
 PLACES = [[0, 0], [0, 3], [2, 0], [2, 1], [2, 2], [3, 5]]
 IDS = [1, 3, -1, 5, 5, -4]
 SHAPE = [5, 8]
@@ -37,7 +37,7 @@ def weighted(ids: Any, whole: bool) -> Any:
 
 
 def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
-    """Return the gradient of sum(fn(table)^2), by value_and_grad, dense."""
+    """Return the dense gradient of sum(fn(table)^2) by value_and_grad."""
     _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
     return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
 
@@ -60,8 +60,8 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
 
 
 def test_places_may_come_in_any_order() -> None:
-    """Check rows in any order. tf.nn.embedding_lookup_sparse needs ascending rows; here members have the order of the
-    values."""
+    """Check ids whose places are in any order. tf.nn.embedding_lookup_sparse raises for such ids; islices keeps the
+    order of the ids in each row."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
     mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):
@@ -128,7 +128,7 @@ def test_gradients_reach_ragged_weights() -> None:
     np.testing.assert_array_equal(tape.gradient(loss, numbers), WEIGHTS[[1, 2, 3, 3, 4]].sum(1))
 
 
-# ---------------------------------------------------------------------- what does not fit
+# ---------------------------------------------------------------------- arguments that raise
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -1,4 +1,4 @@
-"""Test features of TensorFlow: tf.function with its shapes and autograph, dense_shape, a Keras training step."""
+"""Test features of TensorFlow: shapes and AutoGraph in tf.function, dense_shape, and a training step of Keras."""
 
 from __future__ import annotations
 

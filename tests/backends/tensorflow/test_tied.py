@@ -42,7 +42,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any) -> np.ndarray[Any, Any]:
-    """Return each sample's gradient of the weights, by one tape per sample."""
+    """Return each sample's gradient with respect to the weights, with one tape per sample."""
     (variable,) = (v for v in model.variables if v.path.endswith("words/embeddings"))
     gradients = []
     for b in range(len(IDS)):
@@ -87,7 +87,7 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
 
 # ---------------------------------------------------------------------- other uses
 class ByHand(keras.layers.Layer):
-    """An output layer written by hand, as before Keras had ReversibleEmbedding."""
+    """An output layer written by hand, as was necessary before Keras had ReversibleEmbedding."""
 
     def __init__(self, embed: Any, variant: str) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_a_penalty_on_the_weights_is_refused_and_reading_them_is_not() -> None:
     with islices.capture(model) as captured:
         with tf.GradientTape() as tape:
             loss = loss_of(model(IDS), TARGETS)
-            size = float(tf.reduce_sum(tf.square(model.embed.embeddings)))  # no gradient passes
+            size = float(tf.reduce_sum(tf.square(model.embed.embeddings)))  # the gradient does not pass float()
             tape.gradient(loss, model.trainable_variables)
         assert size > 0
         assert len(captured.per_sample()) == 1

@@ -1,4 +1,5 @@
-"""Turn kernels off, because they take seconds to compile and have the same bits. The modules listed here use them."""
+"""Turn kernels off, because kernels have the same bits and take seconds to compile. The modules listed here use
+kernels."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, w
 
 
 def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
-    """Check ids after the last offset, for which the gradient of torch 2.13 contains uninitialized memory."""
+    """Check ids after the last offset. The gradient of torch 2.13 contains uninitialized memory for such ids."""
     layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
     with islices.capture(layer) as captured:
         layer(FLAT, torch.tensor([0, 2, 4])).sum().backward()
@@ -90,7 +90,7 @@ def test_layers_with_a_forward_of_their_own() -> None:
     with islices.capture(nn.Sequential(layer)) as captured:
         (layer(IDS) * whole(2, 3, DIM)).sum().backward()
         with pytest.raises(TypeError):
-            layer()  # an error in its forward leaves nothing behind
+            layer()  # an error in the layer's forward leaves no state behind
     same(captured.gradients()["0"], layer.weight.grad)
     assert not any((layer._forward_hooks, layer._forward_pre_hooks, layer._forward_hooks_always_called))
     assert torch.overrides._get_current_function_mode() is None
@@ -124,7 +124,7 @@ def test_tied_and_shared_layers() -> None:
             one(IDS)
         loss.backward()
     gradients = captured.gradients()
-    assert list(gradients) == ["one"]  # one weight, one gradient: norms of two would leave their cross term out
+    assert list(gradients) == ["one"]  # two gradients of one weight would omit the cross term of the norm
     same(gradients["one"], one.weight.grad)
     for b in range(len(IDS)):
         one.weight.grad = None
@@ -142,7 +142,7 @@ def test_backward_passes_add_up_until_cleared(freeze: bool) -> None:
         loss.backward(retain_graph=True)
         first = captured.gradients()[""]
         loss.backward()
-        ids.zero_()  # the next batch goes where the last one was
+        ids.zero_()  # the next batch overwrites the ids of the last one
         assert set(first.values.flatten().tolist()) == {1.0}
         assert islices.to_dense(captured.gradients()[""])[:, 0].tolist() == [4, 6, 2, 0, 0]
         captured.clear()
@@ -155,7 +155,7 @@ def test_frozen_layers_stay_as_free_as_they_were() -> None:
     layer, w = nn.Embedding(ROWS, DIM).requires_grad_(False), torch.ones(DIM, requires_grad=True)
     with islices.capture(layer) as captured:
         rows = layer(IDS)
-        rows.mul_(2)  # as Dropout(inplace=True) does
+        rows.mul_(2)  # like Dropout(inplace=True)
         (rows * w).sum().backward()
     assert set(captured.gradients()[""].values.flatten().tolist()) == {2.0}
     assert not layer.weight.requires_grad
@@ -230,7 +230,7 @@ def test_the_largest_members_are_those_of_the_forward_pass() -> None:
     with islices.capture(layer) as captured:
         layer(IDS).sum().backward()
     with torch.no_grad():
-        layer.weight.neg_()  # as an optimizer's step would
+        layer.weight.neg_()  # like a step of an optimizer
     same(captured.gradients()[""], layer.weight.grad)
 
 
@@ -251,7 +251,7 @@ def test_a_model_that_has_not_run_is_said_to_have_not() -> None:
 def test_clearing_forgets_what_can_no_longer_come() -> None:
     layer = nn.Embedding(ROWS, DIM, sparse=True)
     with islices.capture(layer) as captured:
-        layer(IDS)  # its graph is gone
+        layer(IDS)  # the graph of the first call is freed
         kept = layer(IDS[:1])
         captured.clear()
         assert repr(captured) == "<islices.Capture: 1 layers, 1 lookups>"

@@ -1,4 +1,5 @@
-"""Test max_norm= of the optimizers for torch: the bits of `clip_grad_norm_` and a step, and unchanged gradients."""
+"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` and a plain step,
+and leaves gradients unchanged."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from islices.backends.torch import clip_grad_norm_, optim
 
 
 def parameters(dtype: str = "float32") -> list[Any]:
-    """Return two tables, a bias, a scalar, and one without gradient."""
+    """Return two tables, a bias, a scalar, and a parameter without a gradient."""
     generator = torch.Generator().manual_seed(0)
     shapes: list[tuple[int, ...]] = [(20, 6), (9, 2, 3), (7,), (), (2,)]
     return [torch.nn.Parameter(torch.randn(s, generator=generator).to(getattr(torch, dtype))) for s in shapes]
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set sparse gradients with duplicates, a large one that cancels, and dense ones."""
+    """Set the parameters' gradients. Some are dense, and some are sparse with duplicates and with large values that
+    cancel."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)
@@ -49,12 +51,12 @@ def assert_same(got: list[Any], expected: list[Any], subject: Any) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """Check that clipping within the step has the same bits, also for gradients that are not finite. "optax" divides
-    first."""
+    """Check that a step with `max_norm` has the bits of a clip and a plain step, also for gradients that are not
+    finite."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)
-            if "frozen" in options:  # rows of every parameter of a group
+            if "frozen" in options:  # `frozen` lists rows of every parameter of the group
                 got, expected = got[:2], expected[:2]
             together = optim.Adam(got, lr=0.1, semantics=semantics, max_norm=limit, **options)
             apart = optim.Adam(expected, lr=0.1, semantics=semantics, **options)

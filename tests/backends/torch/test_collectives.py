@@ -1,7 +1,7 @@
-"""Test torch.distributed (gloo) as an engine: four real processes, started once, make every check in turn.
+"""Test torch.distributed (gloo) as an engine: four real processes start once and run every check in turn.
 
-A check is a function of the ranks' group that all of them call. Checks that break a group come last, on separate
-groups. The check that kills a process comes at the very end.
+A check is a function that all ranks call with their group. Checks that break a group come last, on separate groups. The
+check that kills a process comes at the very end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_g
 pytestmark = pytest.mark.outside
 
 SIZE = 4
-#: Seconds that the ranks wait for one another where a check does not say otherwise.
+#: Seconds that the ranks wait for one another, unless a check uses a shorter timeout.
 TIMEOUT = 30.0
 
 
@@ -41,12 +41,12 @@ def check_two_groups(group: Group) -> None:
         gathers(within, [k, 1000 * k])
         gathers(group, [k, 1, 2, 3])
         exchanges(within, [[1, k], [k, 0]])
-    first = group.rank % 2  # new_group sorts the ranks that it is given
+    first = group.rank % 2  # new_group sorts its ranks
     assert [int(got[0]) for got in within.all_gather(np.array([group.rank], np.uint8))] == [first, first + 2]
 
 
 def check_one_group_each(group: Group) -> None:
-    """Check that all callers get the same Group of a process group, so that it stays broken after an error."""
+    """Check that `get_group` returns the same Group to all callers, so that a broken Group stays broken for all."""
     assert get_group("torch") is group
     assert get_group(dist.group.WORLD) is group
 
@@ -91,7 +91,8 @@ def check_bad_input_is_reported_to_all(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the errors if rank 1 comes after the timeout. The others have given up, and rank 1 notices this at once."""
+    """Check the errors when rank 1 comes after the timeout. The other ranks have given up, and rank 1 notices this at
+    once."""
     pg = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=1))
     if group.rank == 3:
         return
@@ -120,11 +121,11 @@ CHECKS = [name for name in list(globals()) if name.startswith("check_")]
 
 
 def all_checks(group: Group, folder: str) -> dict[str, str]:
-    """Return name -> the error on this rank, for each check."""
+    """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
     found = {}
     for name in CHECKS:
         try:
-            with islices.config.use_kernels(False):  # which each rank would compile
+            with islices.config.use_kernels(False):  # each rank would compile the kernels
                 globals()[name](group)
             found[name] = ""
         except Exception:
@@ -138,9 +139,7 @@ def all_checks(group: Group, folder: str) -> dict[str, str]:
 def killed(group: Group) -> str:
     if group.rank == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(
-        0.5
-    )  # the connections are closed before anything is sent: ranks that are well must not wait for each other
+    time.sleep(0.5)  # connections close before anything is sent: the remaining ranks must not wait for one another
     try:
         for again in (False, True):
             started = time.monotonic()
@@ -148,7 +147,7 @@ def killed(group: Group) -> str:
                 all_reduce(torch.ones(3))
             assert caught.value.ranks == (3,)
             assert time.monotonic() - started < 4, "at once, not after the timeout"
-        time.sleep(5)  # nor learn it from one another's end
+        time.sleep(5)  # the ranks must not learn of the error from the end of another rank
     except Exception:
         return traceback.format_exc()
     return ""

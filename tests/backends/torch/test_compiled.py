@@ -16,8 +16,8 @@ from islices import IndexedSlices, Table, optim
 from islices.backends.torch.adapter import backend
 
 ROWS, DIM = 9, 3
-#: Dynamo's graphs after autograd and functionalization, run operation by operation: the user's arithmetic keeps its
-#: bits, which no compiler promises.
+#: This backend runs Dynamo's graphs operation by operation, after autograd and functionalization. Compiled backends may
+#: change bits, but this one may not.
 BACKEND = "aot_eager"
 
 
@@ -35,7 +35,7 @@ def weights(dtype: str = "float32", seed: int = 0) -> torch.Tensor:
 
 
 def slices(dtype: str = "float32", ids: str = "int64", *, n: int = 6, **flags: Any) -> IndexedSlices:
-    """Return slices with duplicates; some of them cancel."""
+    """Return slices with duplicates. Some of the duplicates cancel."""
     values = weights(dtype)[:n].clone()
     values[2] = -values[1]
     return IndexedSlices(values, torch.tensor([4, 1, 1, 0, 4, 4][:n], dtype=getattr(torch, ids)), (ROWS, DIM), **flags)
@@ -120,7 +120,8 @@ def test_leaves_without_a_gradient_stay_none() -> None:
 
 
 def test_trees_aux_and_constants() -> None:
-    """Check two tables, one without a lookup, a variable in a dict, passed-on leaves, and constant rows."""
+    """Check two tables (one has no lookup), a variable in a dict, leaves that `fn` returns unchanged, and constant
+    rows."""
 
     def loss(tables: Any, extra: Any, ids: torch.Tensor) -> Any:
         rows = islices.lookup(tables[0], ids)
@@ -142,7 +143,7 @@ def test_trees_aux_and_constants() -> None:
 
 
 def calls(s: IndexedSlices) -> Any:
-    """Return clips with and without an effect, a preset's clip, a clip by rows, and a check for NaN."""
+    """Return the results of several clips, a preset, and a check for NaN. Some of the clips change no value."""
     dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
     clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
     presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)
@@ -162,7 +163,7 @@ def calls(s: IndexedSlices) -> Any:
 
 def test_calls() -> None:
     compiled = graph(calls)
-    for n in (6, 5):  # the second makes a graph for any number of them
+    for n in (6, 5):  # the second call makes a graph for any number of slots
         same(compiled(slices(n=n)), calls(slices(n=n)))
 
 
@@ -211,7 +212,7 @@ def test_parts_of_a_gradient_of_bags_are_read_in_the_graph() -> None:
         assert torch.equal(x, y)
 
 
-# ---------------------------------------------------------------------- what stays a graph break
+# ---------------------------------------------------------------------- calls that remain graph breaks
 def of_the_norm(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
     return islices.norm(w * 2)
 
@@ -235,10 +236,10 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
     assert torch.is_grad_enabled()
 
 
-# ---------------------------------------------------------------------- from outside
+# ---------------------------------------------------------------------- compilation in another thread
 def test_while_another_thread_compiles() -> None:
-    """Check calls while another thread compiles. torch.compiler.is_compiling() is then true in all threads, which
-    once left a gradient unclipped."""
+    """Check calls while another thread compiles. torch.compiler.is_compiling() is then True in all threads; once, a
+    gradient therefore stayed unclipped."""
     optimizer = optim.adam(0.1)
     step = training_step(optimizer, combiner="sum")
     fn = graph(step)

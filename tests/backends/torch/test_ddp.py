@@ -1,4 +1,4 @@
-"""Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo), started once, make every check.
+"""Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo) start once and run every check.
 
 A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients. Dense gradients must have
 the bits of DDP without a hook, or of `all_reduce`.
@@ -24,7 +24,7 @@ SIZE = 3
 
 
 class Model(torch.nn.Module):
-    """A model with bags, a table that not every batch reads, and dense layers in several buckets."""
+    """A model with bags, with a table that some batches do not read, and with dense layers in several buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Model(torch.nn.Module):
 def batch(rank: int, step: int = 0) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(100 * rank + step)
     ids = torch.randint(0, 50, (6, 5), generator=generator)
-    return ids, ids[0] % 20 if rank else ids[0, :0]  # rank 0 has no words
+    return ids, ids[0] % 20 if rank else ids[0, :0]  # the batch of rank 0 has no words
 
 
 def gradients(model: Any) -> dict[str, Any]:
@@ -119,15 +119,15 @@ CHECKS = [
 
 
 def program(group: Group) -> dict[str, str]:
-    """Run the checks on each rank, and return check -> its traceback."""
+    """Run the checks on each rank, and return a dict from each check to its traceback."""
     failed = {}
     for check in CHECKS:
         try:
-            with islices.config.use_kernels(False):  # which each rank would compile
+            with islices.config.use_kernels(False):  # each rank would compile the kernels
                 check(group)
         except Exception:
             failed[check.__name__] = traceback.format_exc()
-            break  # the ranks may stand at different places now
+            break  # after an error, the ranks may be at different calls
     return failed
 
 

@@ -1,4 +1,4 @@
-"""Test torch.func, torch.jit.trace and make_fx around operations, and tensors as factors and divisors."""
+"""Test operations under torch.func, torch.jit.trace and make_fx, and tensors as factors and divisors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def weighted(x: Any) -> Any:
     return (values * torch.arange(1.0, 1.0 + values.numel()).reshape(values.shape)).sum()
 
 
-#: From values to a loss. What torch.func.grad gives is what autograd gives in eager code.
+#: Functions from values to a loss. torch.func.grad must give the gradient that autograd gives in eager code.
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "scale": lambda v: weighted(slices(v) * 2.0),
     "norm": lambda v: islices.norm(slices(v)),
@@ -101,7 +101,7 @@ def step(values: Any) -> Any:
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("tracer", [by_make_fx, by_jit])
 def test_no_tracer_takes_its_inputs_for_constants(tracer: Callable[..., Any]) -> None:
-    """Check that a graph computes from its inputs, or that tracing raises."""
+    """Check that a traced graph computes from its inputs, or that tracing raises."""
     refused = []
     for name, loss in LOSSES.items():
         try:

@@ -1,4 +1,4 @@
-"""Test value_and_grad on torch: autograd's modes, modules by closure, checkpoints, transforms, compiled code."""
+"""Test value_and_grad on torch: autograd's modes, modules in closures, checkpoints, transforms, compiled code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_arguments_that_depend_on_one_another_are_apart() -> None:
     for second in (w, w * 1):
         _, (a, b) = product(w, second)
         assert (a.tolist(), b.tolist()) == ([8, 18], [4, 9])
-    # what a nested fn takes from around it is a constant to it
+    # an inner fn treats outer variables as constants
     _, g = value_and_grad(lambda q: value_and_grad(lambda v: (v * q).sum())(q)[1].sum())(w)
     assert g.tolist() == [1, 1]
     assert w.grad is None
@@ -81,7 +81,7 @@ def test_autograds_modes(mode: str) -> None:
         value, (g, d) = value_and_grad(loss, (0, 1))(Table(weights), a)
         assert torch.equal(g.values, 4 * weights[IDS].reshape(6, DIM))
         assert torch.equal(d, (weights[IDS] ** 2).sum((0, 1)))
-        if mode != "saved_tensors":  # torch.func raises for these
+        if mode != "saved_tensors":  # torch.func raises for saved-tensor hooks
             _, samples = value_and_grad(lambda a, x: (a * x.clone()).sum(1), per_sample=True)(a, weights)
             assert torch.equal(samples, weights)
     assert value.dtype == torch.float32

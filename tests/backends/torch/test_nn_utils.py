@@ -22,7 +22,7 @@ from islices.backends.torch import (
 EPS = float(np.finfo(np.float32).eps)
 
 
-#: what an embedding layer meets; row 0 is the padding
+#: kinds of ids in an embedding layer's batch; row 0 is the padding
 BATCHES: dict[str, list[list[int]]] = {
     "unsorted": [[6, 1, 4], [3, 2, 5]],
     "duplicates": [[1, 0, 1], [2, 2, 6]],
@@ -32,7 +32,7 @@ BATCHES: dict[str, list[list[int]]] = {
 
 
 class Model(torch.nn.Module):
-    """A model with a sparse table with padding, a dense head, and a layer that gets no gradient."""
+    """A model with a sparse table that has a padding row, a dense head, and a layer that gets no gradient."""
 
     def __init__(self, *, sparse: bool = True, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -83,7 +83,8 @@ def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], 
         expected = torch.nn.utils.clip_grad_norm_(twin.parameters(), max_norm, ord)
         assert torch.equal(got, total)
         assert not got.requires_grad
-        # torch's float32 norm of a few dozen elements is off by some units; the factor carries that over
+        # torch's float32 norm of a few dozen elements has an error of some units in the last place, and so has the
+        # factor
         torch.testing.assert_close(got, expected, rtol=8 * EPS, atol=0.0)
         assert_close(dense_gradients(model), dense_gradients(twin), rtol=32 * EPS)
         assert model.head.weight.grad.data_ptr() == storage
@@ -91,14 +92,14 @@ def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], 
             m.zero_grad()
             m.loss(torch.tensor(ids, dtype=torch.int64)).backward()
             clip(m.parameters(), max_norm)
-        # the two layers add duplicates in the same order, so nothing rounds differently
+        # both layers add duplicates in the same order, so that both round equally
         assert_close(dense_gradients(model), dense_gradients(twin), rtol=0.0)
 
 
 @pytest.mark.parametrize("semantics", ["torch", "islices", "optax", "tensorflow"])
 def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
-    """Check that the two functions together agree with clip_by_global_norm, also in mode framework."""
-    ids = [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [2, 2, 6]]  # raw rows, if they repeat
+    """Check that clip_grad_norm_ agrees with clip_by_global_norm for each semantics, also in mode framework."""
+    ids = [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [2, 2, 6]]  # tensorflow keeps duplicates
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]
     expected, norm = islices.clip_by_global_norm(grads, 0.7, semantics=semantics)
@@ -230,7 +231,7 @@ def without_data(sparse: bool) -> torch.Tensor:
 
 
 def test_a_tensor_without_data_is_refused_for_that() -> None:
-    """Check that tensors on the device meta raise if values must be known. Calls that only need shapes (`lookup`)
+    """Check that tensors on the device meta raise in calls that need values. Calls that only need shapes (`lookup`)
     work."""
     p = torch.nn.Parameter(torch.ones(6, 2, device="meta"))
     p.grad = without_data(True)

@@ -19,7 +19,7 @@ from islices.backends.torch import optim
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 
-#: class, hyperparameters as torch names them, the function of islices.optim, hyperparameters as it names them
+#: class, hyperparameters with torch's names, function of islices.optim, hyperparameters with the names of islices.optim
 CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = [
     ("SGD", {"lr": 0.02, "momentum": 0.9, "nesterov": True}, islices.optim.sgd,
      {"lr": 0.02, "momentum": 0.9, "nesterov": True}),
@@ -37,7 +37,7 @@ CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = 
 
 
 def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
-    """Train with functions of islices, and return the state of each parameter."""
+    """Train with functions of islices, and return each parameter's state."""
     states: dict[str, Any] = {}
     for step in range(steps):
         model.zero_grad()
@@ -64,7 +64,7 @@ def test_examples_in_docstrings() -> None:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Compare steps with islices.optim. Dense gradients use the dense formula, if the semantics has one."""
+    """Compare steps with islices.optim. Dense gradients use the dense formula if the semantics has one."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer, 0, 12)
@@ -102,7 +102,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
                 o.param_groups[0]["lr"] = 0.05
                 o.add_param_group({"params": m.head.parameters(), "momentum": 0.9, "lr": torch.tensor(0.01)})
         if step == 4:
-            optimizer.param_groups[0]["momentum"] = 0.5  # a buffer begins with zeros, then
+            optimizer.param_groups[0]["momentum"] = 0.5  # a momentum buffer then starts with zeros
         for m, o in ((model, optimizer), (twin, theirs)):
             o.zero_grad()
             m.loss(step, duplicates=False).backward()
@@ -128,7 +128,8 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Check that the optimizer, a new group and a changed group raise for bad hyperparameters and move nothing."""
+    """Check that the optimizer, a new group and a changed group raise for bad hyperparameters, and that no weight
+    changes."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)
@@ -165,15 +166,15 @@ def test_a_bad_gradient_changes_nothing_in_any_group(rows: list[int], message: s
     for p, (weights, state) in before.items():
         assert torch.equal(p, weights)
         assert all(torch.equal(optimizer.state[p][k], x) for k, x in state.items())
-    fresh = optim.Adam([good, bad])  # nor is a state begun
+    fresh = optim.Adam([good, bad])  # the optimizer must not create states either
     with pytest.raises((IndexError, ValueError)):
         fresh.step()
     assert len(fresh.state) == 0
 
 
-# ---------------------------------------------------------------------- which rows move
+# ---------------------------------------------------------------------- rows that steps change
 def stepped(make: Callable[..., Any], steps: int = 3, *, sparse: bool = True) -> list[int]:
-    """Return the rows that some steps on row 2 move."""
+    """Return the rows that change in some steps whose gradients touch only row 2."""
     layer = torch.nn.Embedding.from_pretrained(torch.ones(5, 1), freeze=False, sparse=sparse)
     optimizer = make(layer.named_parameters())
     for row in [3, *[2] * steps]:
@@ -200,7 +201,7 @@ def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
     ("cls", "given", "raises"),
     [
         ("Adam", {"rows": "touched", "semantics": "torch"}, True),
-        ("SparseAdam", {}, True),  # as torch's
+        ("SparseAdam", {}, True),  # torch's class does the same
         ("SGD", {"rows": "touched", "weight_decay": 0.5}, True),
         ("SGD", {"rows": "touched"}, False),
     ],
@@ -217,7 +218,7 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
 
 
 def test_names_of_torch_optim() -> None:
-    """Check that the module has the names of torch.optim."""
+    """Check that the module has the class names of torch.optim."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):
@@ -253,7 +254,7 @@ def test_frozen_rows_may_thaw_in_place(kind: str) -> None:
 DECAY: dict[str, Any] = {"weight_decay": 0.1}
 DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
 
-#: A Tensor is the number in it.
+#: Arguments of torch's classes. A Tensor stands for its number.
 STOCK: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": torch.tensor(0.75), "nesterov": True, **DECAY},
     "Adagrad": {"lr": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1, "maximize": True},
@@ -268,7 +269,8 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments(name: str) -> None:
-    """Check that with torch's arguments and semantics="torch" each class loads the other's state."""
+    """Check arguments of torch's classes with semantics "torch". The classes of islices and of torch must load each
+    other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
     sparse = name == "SparseAdam"
@@ -280,7 +282,7 @@ def test_stock_arguments(name: str) -> None:
         (twin, getattr(torch.optim, name)(list(twin.parameters()), **given)),
     ]
     for step in range(8):
-        if step == 4:  # each goes on from the other's state
+        if step == 4:  # each optimizer continues from the other's state
             held = copy.deepcopy(pair[0][1].state_dict())
             pair[0][1].load_state_dict(pair[1][1].state_dict())
             pair[1][1].load_state_dict(held)

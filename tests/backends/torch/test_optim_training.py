@@ -1,5 +1,5 @@
 """Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
-compile."""
+torch.compile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """Texts of 1 to 9 words padded by 0, with a label that says whether good words outweigh bad ones."""
+    """A dataset of texts: 1 to 9 words (0 is the padding), a weight per word, and a label that is 1 if good words
+    outweigh bad ones."""
 
     def __len__(self) -> int:
         return 160
@@ -35,7 +36,7 @@ class Reviews(Dataset):  # type: ignore[type-arg]
 
 
 def bags(samples: list[tuple[Any, Any, float]]) -> tuple[Any, Any, Any, Any]:
-    """Return (ids, offsets, weights, labels) of a batch."""
+    """Return the samples as a batch (ids, offsets, weights, labels)."""
     lengths = [len(ids) for ids, _, _ in samples]
     return (
         torch.from_numpy(np.concatenate([ids for ids, _, _ in samples])),
@@ -79,7 +80,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
-    """Run the loop with functions of islices; make returns an optimizer of islices.optim and is called at each step."""
+    """Run the training loop with functions of islices. Each step calls `make`, which returns an optimizer of
+    islices.optim."""
     states: dict[Any, Any] = {}
     for _ in range(epochs):
         for batch in given:
@@ -98,7 +100,7 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
 # ---------------------------------------------------------------------- a loader with separate processes
 @pytest.mark.outside
 def test_a_model_fed_by_workers() -> None:
-    """Check that the loss falls, and that the bits equal those of a loop by hand without workers."""
+    """Check that the loss falls, and that the weights have the bits of a loop by hand without workers."""
     epochs = 6
     model, twin = Model(), Model()
     optimizer = optim.Adam(model.parameters(), lr=0.05)
@@ -129,7 +131,7 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """Check that schedulers give torch's numbers, and that each step is that of islices.optim with these numbers."""
+    """Check that schedulers set the same numbers as they do on torch's optimizers, and that steps use these numbers."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)
@@ -155,7 +157,7 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
-    """Check duplicates of 3e38, which are finite in float32 while their sum is not."""
+    """Check the sum of two gradients of 3e38 for one row: both are finite in float32, but their sum is not."""
     for scaler, skipped in ((torch.amp.GradScaler, False), (GradScaler, True)):
         layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
         optimizer, scaling = optim.SGD(layer.parameters(), lr=1.0), scaler("cpu", init_scale=1.0)
@@ -176,7 +178,7 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     ],
 )
 def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
-    """Check that the first scales, which overflow float16, change nothing. A twin takes the other steps with exact
+    """Check that steps change nothing while the scale overflows float16. A twin takes the other steps with exact
     gradients."""
     table = torch.nn.Embedding.from_pretrained(torch.ones(50, 2, dtype=dtype), freeze=False, sparse=True)
     params = [table.weight, torch.nn.Parameter(torch.ones(2, dtype=dtype))]
@@ -223,7 +225,7 @@ def test_a_scaler_names_a_gradient_that_is_none_and_changes_nothing() -> None:
     assert not before.is_coalesced()
 
 
-# ---------------------------------------------------------------------- the rest of an optimizer's life
+# ---------------------------------------------------------------------- hooks, closures and parameters on other memory
 def test_hooks_and_closures() -> None:
     model, twin = Model(), Model()
     optimizer, plain = optim.AdamW(model.parameters()), optim.AdamW(twin.parameters())
@@ -252,8 +254,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Check parameters that are not contiguous, expanded, empty or of one element, which take another path to the
-    same bits."""
+    """Check parameters that are not contiguous, empty, or of one element; steps on such parameters run other code with
+    the same bits."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

@@ -1,7 +1,7 @@
 """Test nested (jagged) ids on torch against torch's functions: values and gradients.
 
-torch sums in other orders and divides by rounded numbers, so the comparisons use whole numbers or a tolerance of
-1e-6.
+torch sums in different orders and divides by rounded numbers, so that the comparisons use whole numbers or a tolerance
+of 1e-6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def jagged(rows: list[list[Any]] = ROWS, dtype: Any = torch.int64) -> Any:
 
 
 def with_gaps() -> Any:
-    """Return rows [0, 1], [4, 5, 6], [1] between numbers that belong to no row."""
+    """Return the jagged rows [0, 1], [4, 5, 6] and [1]. The rows' buffer has other numbers between the rows."""
     return torch.nested.nested_tensor_from_jagged(
         torch.arange(10) % 7, torch.tensor([0, 4, 8, 10]), torch.tensor([2, 3, 1])
     )
@@ -65,7 +65,7 @@ def test_rows_of_nested_ids_are_nested() -> None:
     ids = jagged()
     rows = lookup(WEIGHTS, ids)
     assert rows.layout is torch.jagged
-    assert rows.shape == functional.embedding(ids, WEIGHTS).shape  # the same ragged size, so that both can be added
+    assert rows.shape == functional.embedding(ids, WEIGHTS).shape  # one ragged size, so that both can be added
     assert torch.equal(rows.values(), WEIGHTS[ids.values()])
     _, g = islices.value_and_grad(
         lambda t: torch.stack([(row**2).sum() for row in lookup(t, ids).unbind()]), per_sample=True
@@ -74,13 +74,14 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """Check gaps between rows. nn.EmbeddingBag counts them, because it only reads offsets; nn.Embedding raises."""
+    """Check numbers in the gaps between rows. nn.EmbeddingBag counts such numbers, because it only reads offsets;
+    nn.Embedding raises."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # once a process
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # torch warns once per process
 def test_other_nested_tensors_are_refused() -> None:
     strided = torch.nested.nested_tensor([torch.tensor([1]), torch.tensor([2, 3])])
     with pytest.raises(TypeError, match=r"ids: got a nested tensor of layout torch.strided; .*layout=torch.jagged"):

@@ -1,4 +1,5 @@
-"""Test `value_and_grad(fn, sparse=)` of plain tensors, which gives torch's gradient, sparse for reads of rows."""
+"""Test `value_and_grad(fn, sparse=)` of plain tensors. Gradients equal those of torch, and are sparse where `fn` reads
+rows."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_reads_of_rows(read: Any) -> None:
     expected, dense = islices.value_and_grad(loss)(w)
     assert isinstance(grad, islices.IndexedSlices)
     assert torch.equal(value, expected)
-    torch.testing.assert_close(islices.to_dense(grad), dense, rtol=0, atol=1e-6)  # other orders of a sum
+    torch.testing.assert_close(islices.to_dense(grad), dense, rtol=0, atol=1e-6)  # the order of sums differs
 
 
 def largest(w: Any) -> Any:

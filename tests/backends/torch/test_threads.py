@@ -1,4 +1,4 @@
-"""Test kernels in torch's threads: every part runs once, errors reach their caller, and other threads do not matter."""
+"""Test kernels in torch's threads: each part runs once, errors reach the caller, and other threads have no effect."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_other_threads_use_the_pool() -> None:
 
 
 def test_within_a_part() -> None:
-    """Check that Python code that runs within a part (a signal handler, a destructor) may call kernels too."""
+    """Check that Python code which runs during a part (a signal handler, a destructor) may call kernels too."""
     found: list[int] = []
     threads.run_parts(lambda k: threads.run_parts(found.append, [(k,), (k + 10,)]), [(k,) for k in range(4)])
     assert sorted(found) == [0, 1, 2, 3, 10, 11, 12, 13]

@@ -1,4 +1,4 @@
-"""Test tied weights on torch: an embedding and an output layer with one weight, against one backward pass per
+"""Test tied weights on torch, an embedding and an output layer that share one weight, against one backward pass per
 sample."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TARGETS = torch.tensor([[3, 3, 1], [0, 10, 4], [7, 7, 7], [2, 3, 0]])
 
 
 class Tied(nn.Module):
-    """A model with an embedding, layers between, and the same weight as the output layer."""
+    """A model with an embedding, hidden layers, and an output layer that shares the embedding's weight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -34,7 +34,8 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """A model with one product per sample, fewer than the width, so that norms use the triangular factor."""
+    """A model with one product per sample. Products are fewer than the width, so that norms use the triangular
+    factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any, weight: Any) -> list[Any]:
-    """Return each sample's gradient, by one backward pass per sample."""
+    """Return each sample's gradient, with one backward pass per sample."""
     made = []
     for b in range(len(IDS)):
         (gradient,) = torch.autograd.grad(loss_of(model(IDS[b : b + 1]), TARGETS[b : b + 1]), weight)
@@ -83,11 +84,12 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check DP-SGD's norm over the captured tied weight and the other parameters' gradients from torch.func."""
+    """Check DP-SGD's norm over all parameters: the tied weight is captured, and torch.func computes the other
+    gradients."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()
-    parameters = {k: v.detach() for k, v in model.named_parameters()}  # out.weight is embed.weight, once
+    parameters = {k: v.detach() for k, v in model.named_parameters()}  # out.weight is embed.weight, and appears once
 
     def loss(parameters: Any, ids: Any, targets: Any) -> Any:
         return loss_of(torch.func.functional_call(model, parameters, ids[None]), targets[None])
@@ -129,7 +131,7 @@ def test_other_uses_of_the_weight_are_refused(use: Any) -> None:
 def test_what_the_user_does_with_the_weight_beside_the_loss_is_no_use() -> None:
     model = Tied()
     weight = model.embed.weight
-    weight.register_hook(lambda g: g * 2)  # sees, and changes, what the weight gets
+    weight.register_hook(lambda g: g * 2)  # sees and changes the gradient of the weight
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with islices.capture(model) as captured:
         for _ in range(2):
@@ -137,12 +139,12 @@ def test_what_the_user_does_with_the_weight_beside_the_loss_is_no_use() -> None:
             optimizer.zero_grad()
             loss = loss_of(model(IDS), TARGETS)
             assert model.embed.weight is weight
-            assert weight.norm().item() > 0  # a number
+            assert weight.norm().item() > 0  # a plain read of the weight
             loss.backward()
             found = captured.per_sample()["embed"].to_dense()
             wanted = [g / 2 for g in alone(model, weight)]
             torch.testing.assert_close(found, torch.stack(wanted))
-            optimizer.step()  # in place, under the alias
+            optimizer.step()  # updates the weight in place, under its alias
     assert len(weight._backward_hooks) == 1
     assert "weight" not in vars(model.embed)
     assert "weight" not in vars(model.out)
@@ -153,7 +155,7 @@ def test_captures_within_one_another_and_of_a_part() -> None:
     with islices.capture(model) as whole, islices.capture(model) as again, islices.capture(model.embed) as part:
         loss_of(model(IDS), TARGETS).backward()
     torch.testing.assert_close(whole.per_sample()["embed"].norms(), again.per_sample()["embed"].norms())
-    with pytest.raises(TypeError, match="used beside"):  # by the output layer, which is not in that part
+    with pytest.raises(TypeError, match="used beside"):  # by the output layer, outside the captured part
         part.per_sample()
     assert "weight" not in vars(model.embed)
 
@@ -162,7 +164,7 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """Check memory with a million rows: one float64 table has 256 MB, one per sample 2 GB."""
+    """Check memory with a million rows: one float64 table has 256 MB, one table per sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

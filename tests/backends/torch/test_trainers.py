@@ -1,4 +1,4 @@
-"""Test the recipes of docs/trainers.md for trainers that clip themselves.
+"""Test the recipes of docs/trainers.md for trainers that clip gradients in their code.
 
 Lightning and Accelerate are in the environment of conformance/environments/judged.txt: `make soak` runs them.
 """

@@ -1,4 +1,4 @@
-"""Test the judge of programs in other languages. It builds and runs the examples; reports name mistakes and breaks."""
+"""Test the judge of programs in other languages: it builds and runs the examples, and reports mistakes and crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PYTHON = f'"{sys.executable}" "{FOLDER / "adapter.py"}"'
 
 
 def judged(capsys: Any, command: str, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the exit code, and the judgement of each formula of the program."""
+    """Return the exit code of `islices judge`, and the judgement of each formula that the program computes."""
     code = main(["judge", "--command", command, "--json", *options])
     reported = capsys.readouterr()
     assert reported.err == ""
@@ -41,7 +41,7 @@ def test_the_python_adapter(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---------------------------------------------------------------------- messages and results
 def edited(tmp_path: Path, old: str, new: str) -> str:
-    """Return the command of the Python example with one line replaced."""
+    """Copy the Python example, replace its only `old` by `new`, and return the command that runs the copy."""
     text = (FOLDER / "adapter.py").read_text("utf-8")
     assert text.count(old) == 1
     program = tmp_path / "edited.py"

@@ -1,4 +1,4 @@
-"""Test the bound of clause 28 by hand-checked cases, random float32 evaluations, and a second derivation."""
+"""Test the error bound of clause 28 by hand-checked cases, random float32 evaluations, and a second derivation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def real(x: float) -> Real:
         (lambda: real(3.0) * real(5.0), 15.0, 15.0 * U),
         (lambda: real(3.0) + real(5.0), 8.0, 8.0 * U),
         (lambda: real(3.0) - real(3.0), 0.0, 6.0 * U),
-        (lambda: real(1.0) + real(2.0) + real(4.0), 7.0, 2 * 7.0 * U),  # two roundings, whatever the association
+        (lambda: real(1.0) + real(2.0) + real(4.0), 7.0, 2 * 7.0 * U),  # two roundings in either order
         (lambda: real(0.0) + real(5.0), 5.0, 0.0),
         (lambda: real(0.0) * real(5.0), 0.0, 0.0),
         (lambda: real(15.0) / real(5.0), 3.0, 2 * 3.0 * U),
         (lambda: real(9.0).sqrt(), 3.0, 2 * 3.0 * U),
         (lambda: abs(real(-2.0)), 2.0, 0.0),
         (lambda: real(-2.0).sign(), -1.0, 0.0),
-        (lambda: (real(3.0) - real(3.0)).sign(), 1.0, 2.0),  # it may be any of -1, 0, 1
+        (lambda: (real(3.0) - real(3.0)).sign(), 1.0, 2.0),  # the rounded sign may be -1, 0 or 1
         (lambda: shrink(real(3.0), real(1.0)), 2.0, 2.0 * U),
         (lambda: shrink(real(-0.5), real(1.0)), 0.0, 0.0),
         (lambda: real(2.0).maximum(real(3.0)), 3.0, 0.0),
@@ -62,11 +62,12 @@ def test_what_may_overflow_or_be_nan_is_not_judged(made: Any) -> None:
         assert math.isinf(made().error)
 
 
-# ---------------------------------------------------------------------- float32, every way
+# ---------------------------------------------------------------------- float32 evaluations
 
 
 def test_decay_as_a_factor_needs_its_rounding() -> None:
-    """Check that (1 - c) w - s with rounded steps is further off than the roundings of w - c w - s allow."""
+    """Check that the rounding errors of (1 - c) w - s exceed the bound of w - c w - s, but not the bound of
+    `shrunk`."""
     rate, decay, w, s = (
         single(float.fromhex(x)) for x in ("0x1.99999ap-3", "0x1.47ae14p-7", "0x1.009e32p+0", "0x1.07afe6p-12")
     )

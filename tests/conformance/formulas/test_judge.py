@@ -28,7 +28,7 @@ def adagrad(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any
     w[rows] -= single(lr) * total / (np.sqrt(state["accumulator"][rows]) + single(eps))
 
 
-# ---------------------------------------------------------------------- what a step returns
+# ---------------------------------------------------------------------- results of a step
 def in_place(w: Any, g: Any, state: Any, t: int, *, lr: float) -> None:
     w -= single(lr) * g
 
@@ -93,7 +93,7 @@ def test_nan_is_outside() -> None:
     assert all(s.by_grade == (np.inf, np.inf) for s in found.scores)
 
 
-# ---------------------------------------------------------------------- what is wrong with a call
+# ---------------------------------------------------------------------- calls that raise
 @pytest.mark.parametrize(
     ("step", "formula", "error", "says"),
     [
@@ -117,7 +117,7 @@ def test_what_cannot_be_judged_is_told(step: Any, formula: Any, error: type[Exce
 
 
 def test_gradients_and_weights_are_the_steps_own() -> None:
-    """Check that a step may change its arguments without an effect on the judgement of the next call."""
+    """Check that a step may overwrite its arguments. The judgement of the next call stays the same."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
         if isinstance(g, islices.IndexedSlices):

@@ -1,4 +1,5 @@
-"""Test that every known mistake lies far outside the bound of its formula, and is named as the cause."""
+"""Test that every known mistake lies far outside the bound of its formula, and that the judge names the mistake as the
+cause."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, score_of
 from islices.conformance.formulas.trajectories import trajectories
 
-#: A mistake that changes nothing beyond the last digits of float64 is none in this trajectory.
+#: A mistake that changes only the last digits of float64 does not count in that trajectory.
 SAME = 1e-9
 
 
 def differs(got: Got, right: Got) -> bool:
-    """Return True if a mistake changes the results of a trajectory."""
+    """Return True if the mistake changes the results in a trajectory."""
     return any(
         x.shape == right[t][name].shape and not np.allclose(x, right[t][name], rtol=SAME, atol=0.0, equal_nan=True)
         for t, arrays in got.items()
@@ -31,12 +32,12 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """Return the float32 results of a single step, because states may differ in meaning or shape."""
+    """Return array `name` of each step as float32. Other arrays are states, which may differ in meaning or shape."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """Return the highest score of the weights by grade, or None if the mistake changes nothing."""
+    """Return the highest scores of the weights, one per grade, or None if the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
@@ -46,7 +47,7 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
 
 
 def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield each mistake that shows in the formula's trajectories, and its highest scores over them."""
+    """Yield each mistake that changes a trajectory of the formula, with its highest scores in all trajectories."""
     own = list(trajectories(formula))
     for title, wrong in mutants(formula):
         found = [score for one in own if (score := _score(one, wrong)) is not None]
@@ -70,7 +71,7 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """Return the results of a step with a mistake, which are float32 weights without a state."""
+    """Return each trajectory with the results of a step that makes the mistake: float32 weights without a state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)
@@ -90,9 +91,9 @@ def test_a_mistake_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("torch.Adam", "decay decoupled, not joined to the gradient; amsgrad ignored"),  # bitsandbytes' Adam
+        ("torch.Adam", "decay decoupled, not joined to the gradient; amsgrad ignored"),  # in bitsandbytes's Adam
         (
-            "fbgemm.ADAM",  # Paddle's, sparse
+            "fbgemm.ADAM",  # in Paddle's sparse Adam
             "bias correction of a step too late (t counted from 2); steps whose gradient names no row not counted",
         ),
         ("fbgemm.EXACT_ROWWISE_ADAGRAD", "decay missing; squares taken of each duplicate"),

@@ -1,4 +1,5 @@
-"""Test that the vector files are rewritten to the same bytes, small, and readable without islices."""
+"""Test that `make vectors` writes the vector files with the same bytes, and that the files are small and readable
+without islices."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def test_a_formula_is_written_to_the_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_most_elements_are_judged(name: str) -> None:
-    """Check that infinite bounds, for possible overflow or zero divisors, leave weights to judge in every
-    trajectory."""
+    """Check that each trajectory judges most weights. Weights that may overflow or divide by zero have infinite bounds
+    and are not judged."""
     for one in trajectories(FORMULAS[name]):
         last = one.expected[inputs(one.inputs).checkpoints[-1]][FORMULAS[name].gives]
         for bound in last.bounds:
@@ -36,7 +37,8 @@ def test_most_elements_are_judged(name: str) -> None:
 
 
 def test_a_file_is_read_without_islices() -> None:
-    """Read a file as another language would, from hexadecimal to numbers, and take a step by hand."""
+    """Read a file as a program in another language does, convert hexadecimal digits to numbers, and take a step by
+    hand."""
     made = json.loads((FOLDER / "inputs.json").read_text("utf-8"))["wide"]
     found = json.loads((FOLDER / "torch.json").read_text("utf-8"))
     line = next(x for x in found["trajectories"] if (x["formula"], x["name"]) == ("torch.SGD", "sizes"))

@@ -1,7 +1,8 @@
-"""Test that frameworks confirm their documented formulas in their grade. They are witnesses, never the expectation.
+"""Test that frameworks confirm their documented formulas in their grade. The frameworks are witnesses; the expected
+numbers come from the formulas.
 
-The steps are those of `make judged`. Only `make judged` runs compiled steps, because torch compiles for seconds per
-trajectory.
+The steps are those of `make judged`. Only `make judged` runs compiled steps, because torch needs seconds to compile
+each trajectory.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ CLIPS = {
     "optax": ("optax.clip_by_global_norm",),
     "mxnet": ("mxnet.clip_global_norm",),
 }
-#: the worst grade of a library's optimizers: Keras, TensorFlow, optax and MXNet form scalars in float32
+#: library -> the worst grade of its optimizers: Keras, TensorFlow, optax and MXNet compute scalars in float32
 GRADES = {"torch": 1, "keras": 2, "tensorflow": 2, "optax": 2, "mxnet": 2, "fbgemm": 1}
-#: without an implementation that runs here: those of TensorFlow Addons, and those that need a GPU
+#: formulas whose implementation cannot run here: an optimizer of TensorFlow Addons, and one that needs a GPU
 NOT_HERE = ("tensorflow.LazyAdam", "fbgemm.ADAM")
-#: known mistakes of released code, docs/judged.md: the CPU kernel of a table that one feature uses
+#: known mistakes of released code (docs/judged.md): FBGEMM's CPU kernel for a table of one feature
 KNOWN = {("fbgemm.EXACT_ROWWISE_ADAGRAD", ""): "decay missing"}
 
 
@@ -86,6 +87,6 @@ def test_torch_bags(sparse: bool) -> None:
 
     found = judge(gradient, "torch.embedding_bag gradient")
     outside = {score.trajectory for score in found.scores if score.by_grade[0] > 1.0}
-    # torch to 2.13 divides by the count of another row (pytorch/pytorch#190063)
+    # torch up to 2.13 divides by the count of another row (pytorch/pytorch#190063)
     assert outside <= {"frequency"}, str(found)
     assert list(found.unsupported) == (["max", "frequency"] if sparse else [])

@@ -1,4 +1,5 @@
-"""Test the client with faulty programs. It reports each in one line, does not block, and makes the next call."""
+"""Test the client with faulty programs. The client reports each fault in one line, does not block, and makes the next
+call."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from islices.conformance.protocol import CallError, Client, Ok, Refused, StartEr
 pytestmark = pytest.mark.outside
 
 HELLO = 'print(json.dumps({"hello": "odd", "version": "1", "protocol": 1}), flush=True)'
-#: What a program does with a call of an operation of this name.
+#: A program that treats a call by the name of its operation.
 ECHO = f"""
 import json, os, sys, time
 def say(call, **answer):
@@ -72,7 +73,7 @@ def client() -> Iterator[Client]:
 def test_answers_of_every_kind(client: Client) -> None:
     assert client.hello.name == "odd"
     assert client.hello.ops is None
-    large = Array("float64", (200_000,), [0.1] * 200_000)  # more than a pipe holds
+    large = Array("float64", (200_000,), [0.1] * 200_000)  # more bytes than a pipe stores
     assert client.call("echo", [large]) == Ok(large)
     assert client.call("echo", [{"a": (1.5, None)}]) == Ok({"a": (1.5, None)})
     assert client.call("unsupported") == Unsupported("no such thing")

@@ -1,4 +1,4 @@
-"""Test conversion of values to JSON and back, for every bit and container. Errors name the place of an invalid
+"""Test the conversion of values to JSON and back, for every bit and container. Errors name the place of an invalid
 value."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: repr(v)[:40])
 def test_what_goes_comes_back(value: Any) -> None:
     got = from_wire(json.loads(json.dumps(to_wire(value))))
-    assert repr(got) == repr(value)  # -0.0 too
+    assert repr(got) == repr(value)  # also distinguishes -0.0
 
 
 FLOAT = {"array": "float32", "shape": [1], "bits": "0000803f"}
@@ -72,7 +72,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_any_json_is_a_value_or_refused() -> None:
-    """Check that valid values with randomly replaced parts are accepted or raise WireError."""
+    """Check values in which random parts were replaced: from_wire returns a value or raises WireError."""
     rng = random.Random(0)
     odd: list[Any] = [None, 3, -1, "x", [], {}, {"array": 1}, [None], 2**70, 0.5, True]
 

@@ -80,7 +80,7 @@ def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pyte
     for line in blocks.splitlines():
         command, _, source = line.split(" #")[0].partition(" < ")
         if command.startswith("islices conform"):
-            continue  # makes run.jsonl, in minutes
+            continue  # takes minutes; the test has written run.jsonl
         with open(source.strip() or "run.jsonl", encoding="utf-8") as file:
             monkeypatch.setattr("sys.stdin", file)
             assert main(shlex.split(command)[1:]) == 0, line
@@ -122,7 +122,7 @@ def test_merge_keeps_every_line(tmp_path: Path) -> None:
 
 
 def real_header(backend: str) -> dict[str, Any]:
-    """Return a header that matches that of the real report."""
+    """Return the header of the real report with another backend's name."""
     head = json.loads(real_report().partition("\n")[0])
     return {**head, "backend": backend}
 

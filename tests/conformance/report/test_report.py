@@ -1,4 +1,4 @@
-"""Test that reports are read, shown in four forms, merged, and never trusted beyond their lines."""
+"""Test reading reports, their four output formats, and merging; islices must not trust any text in a report."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
     whole = lines(*run_of(header("numpy"), case("clipping/a", "pass"), case("clipping/b", "pass")))
     for text, words in (
         (whole.rsplit("\n", 2)[0] + "\n", "no footer"),
-        (whole[: len(whole) - 20], "no footer"),  # killed while it wrote the last line
+        (whole[: len(whole) - 20], "no footer"),  # the process was killed while it wrote the last line
         (lines(header("numpy"), {"type": "start", "id": "clipping/a", "mode": "host"}), r"in clipping/a (host)"),
         (lines(*whole_with(whole, 2)), "counts 2 cases, and 1 stand"),
         (whole.replace('"exit": 0', '"exit": 3'), "pytest ended with 3"),
@@ -205,8 +205,8 @@ jax@1.0: unsupported, 2 cases: no such type
 def test_at_80_columns_groups_stand_beside_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check the whole output: one mark per mode, totals of settings, a line for missing columns, and failing cases by
-    name."""
+    """Check the whole output: one mark per mode, totals of the variants, a line for missing columns, and the names of
+    failing cases."""
     path = tmp_path / "r.jsonl"
     dense = {"clause": "5", "group": "densify"}
     path.write_text(lines(
@@ -262,7 +262,7 @@ def test_markdown_keeps_hostile_text_in_code(hostile: list[Run]) -> None:
     assert len({line.count("|") for line in table}) == 1
 
 
-# ---------------------------------------------------------------------- HTML as text (test_page.py opens it)
+# ---------------------------------------------------------------------- HTML as text
 def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) -> None:
     page = html_page(hostile)
     assert page.count("<script") == 2

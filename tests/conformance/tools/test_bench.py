@@ -1,4 +1,4 @@
-"""Test `islices bench` by small real runs, the limit's arithmetic by hand, and clear errors."""
+"""Test `islices bench` by small real runs, by the arithmetic of the limit, and by its errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """Check that if a framework fails at its import, the other is measured and the exit code shows the failure."""
+    """Check bench if importing one of two frameworks fails: bench measures the other one, and exits with 3."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")
     names = ("-b", "jax", "-b", "numpy", "--part", "operations", "--operation", "norm")
@@ -78,14 +78,14 @@ def test_usage_errors(arguments: list[str], words: str) -> None:
     assert words in bench(*arguments, code=2).stderr
 
 
-# ---------------------------------------------------------------------- every part on every backend, in small
+# ---------------------------------------------------------------------- every part on every backend, with small sizes
 SIZES = [
     (updates, {"ROWS": 2_000, "DIM": 4, "IDS": 256}),
     (embedding, {"TABLE_ROWS": (1_000, 10_000), "IDS": 256}),
     (small, {"INNER": 1, "ROUNDS": 2}),
 ]
 SMALL = Model((1_000,), 8, 64, 4)
-#: part -> what else its job says
+#: part -> further fields of its job
 JOBS: dict[str, dict[str, Any]] = {
     "operations": {"cases": [Benchmark(x, 64, 4) for x in AXES["operation"]]},
     "small": {},

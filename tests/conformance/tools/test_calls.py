@@ -1,4 +1,4 @@
-"""Test that a small call goes through few functions, because these are most of its cost and grow unnoticed."""
+"""Test that small calls run few Python functions, because running these functions takes most of a small call's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test `make judged`: a library's entries in separate processes, the findings, and the page."""
+"""Test `make judged`: separate processes for a library's entries, the findings, and the page."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def entries():
 
 
 def own_library(folder: Path, source: str) -> dict[str, str]:
-    """Return the environment of a process that also has a library of the test."""
+    """Return environment variables that add a library of the test to a process's libraries."""
     own = folder / "more"
     own.mkdir()
     (own / "kernels.py").write_text(source, "utf-8")
@@ -87,7 +87,7 @@ def test_an_entry_that_ends_the_process_is_told_and_the_others_are_judged(tmp_pa
 
 # ---------------------------------------------------------------------- findings
 def needs(script: Path) -> list[str]:
-    """Return the imports of a script that this environment lacks."""
+    """Return the modules that a script imports and this environment lacks."""
     names = [
         x.module if isinstance(x, ast.ImportFrom) else x.names[0].name
         for x in ast.walk(ast.parse(script.read_text("utf-8")))
@@ -149,5 +149,5 @@ def test_the_page_is_written_from_a_run(tmp_path: Path, capsys: Any) -> None:
     )
     assert "no known mistake" not in table
     assert with_run(page, written, [tmp_path / "judged" / "upstream_sum.py"]) == page
-    assert main(arguments) == 0  # one library is judged again: its part is replaced
+    assert main(arguments) == 0  # a second run replaces the library's part
     assert len(json.loads((tmp_path / "judged.json").read_text("utf-8"))["libraries"]) == 1

@@ -1,4 +1,5 @@
-"""Test the adapter's contract: its parts, its marks, and properties that no case of the suite can check."""
+"""Test the adapter's contract: its parts, the marks of its methods, and properties that no case of the suite can
+check."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
 
 
 class Bare(Backend):
-    """A backend with stage 1 only, over NumPy's memory."""
+    """A backend over NumPy's memory that has only the methods of stage 1 of docs/adapter_author.md."""
 
     name = module = "bare"
     capture = not_implemented("bare has no layers")
@@ -70,7 +71,8 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("arrives", [np.inf, np.nan])
 def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
-    """Check the gradient of where. Multiplying the upstream gradient by the mask would give NaN in the other branch."""
+    """Check the gradient of `where`. Multiplying the upstream gradient by the mask would make the other branch's
+    gradient NaN."""
     B = backend_of(name)
     weights = B.asarray(np.array([arrives, 1.0], np.float32))
     limit = B.asarray(np.array([1.0, 1.0], np.float32))

@@ -1,4 +1,4 @@
-"""Test arguments other than arrays. A bool is a number only as a factor, and a flag is only a bool."""
+"""Test arguments other than arrays. A bool counts as a number only as a factor, and a flag must be a bool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S = IndexedSlices(UP, IDS, (3, 1))
 WHOLE = IndexedSlices(np.array([[5], [-7]], np.int32), IDS, (3, 1))
 SAMPLES = islices.per_sample(UP[:, None], IDS[:, None], 3)
 
-#: "argument, of what" -> a call that is given it
+#: "argument, its function" -> a call with the value of the argument
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "max_norm, a clip": lambda x: islices.clip_by_norm(S, x),
     "max_norm, renorm_rows": lambda x: islices.renorm_rows(UP.copy(), IDS[:1] - 1, x),
@@ -50,7 +50,7 @@ def test_as_a_factor_it_is_0_or_1(x: Any) -> None:
         np.testing.assert_array_equal(scaled, s.values if x else s.values * 0)
 
 
-#: argument -> a call that is given the flag
+#: argument -> a call with the value of the flag
 FLAGS: dict[str, Callable[[Any], Any]] = {
     "coalesced": lambda x: IndexedSlices(UP, IDS, (3, 1), coalesced=x),
     "scale_by_freq": lambda x: islices.embedding_grad(UP, IDS, 3, scale_by_freq=x),

@@ -1,6 +1,6 @@
 """Test the core on NumPy: the container, structures, modes, aliasing, threads and scalars.
 
-The golden vectors test values, so these tests do not.
+The golden vectors test values, so that these tests need not.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def make(dtype: Any = np.float32, ids: np.ndarray = IDS, shape: tuple[int, ...] 
 
 
 def dense_of(s: IndexedSlices) -> np.ndarray:
-    """Return the dense array of slices, summed in float64 with ufunc.at. It is close to to_dense, but not equal to
-    the bit."""
+    """Return the dense array of `s`, summed in float64 with ufunc.at. The result is close to that of to_dense, but may
+    have other bits."""
     out = np.zeros(s.dense_shape, np.float64)
     keep = s.indices < s.dense_shape[0]
     np.add.at(out, s.indices[keep], s.values[keep].astype(np.float64))
@@ -46,7 +46,7 @@ def dense_of(s: IndexedSlices) -> np.ndarray:
 
 
 def bits(x: Any) -> Any:
-    """Return a value that is equal for equal bits, where -0 equals +0."""
+    """Return a value that is equal for arguments with equal bits; -0 counts as +0."""
     if isinstance(x, IndexedSlices):
         return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
     if isinstance(x, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Test that a child forked during any first operation of other threads computes without waiting.
+"""Test that a forked child computes without waiting, even if another thread is in its first operation at the fork.
 
-The forks are real, in separate interpreters with time limits, so that a deadlock is a failure.
+The forks are real. Scripts run in separate interpreters with time limits, so that a deadlock fails the test.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import islices
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 LIMIT = 90
-#: What scripts begin with. SIGALRM ends a script or a child that has not ended by itself within its time: where its
-#: threads stand is printed before.
+#: The first lines of each script. If a script or a child does not end in time, SIGALRM prints the stacks of the threads
+#: and ends the process.
 START = f"""
 import faulthandler, os, signal, sys, threading, time, warnings
 faulthandler.register(signal.SIGALRM, chain=True)
@@ -68,7 +68,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
-    """Check a fork while the module is half imported. The child loads the same backend."""
+    """Check a fork while another thread imports the backend's module. The child loads the same backend."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     run(
@@ -107,8 +107,8 @@ def test_while_another_thread_loads_the_kernels() -> None:
 
 @pytest.mark.outside
 def test_while_another_thread_holds_any_of_the_locks() -> None:
-    """Check, for each lock of the library, that fork waits while it is held, and that both processes can then take
-    it."""
+    """Check for each lock of the library that a fork waits while another thread holds the lock, and that both processes
+    can then acquire it."""
     out = run(
         """
         import importlib
@@ -141,9 +141,8 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever() -> None:
-    """Check a thread that holds a lock and waits for the forking thread. After a time the fork happens, with a new
-    lock and otherwise unchanged objects.
-    """
+    """Check that a fork does not wait forever for a thread that holds a lock and waits for the forking thread. The
+    child gets a new lock and otherwise unchanged objects."""
     run(
         """
         locks.PATIENCE = 0.2
@@ -206,7 +205,8 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
 
 
 def test_a_lazy_property_holds_no_lock() -> None:
-    """Check that a lazy property holds no lock. functools.cached_property has one for all instances in Python 3.11."""
+    """Check that a lazy property holds no lock while it computes. In Python 3.11, functools.cached_property has one
+    lock for all instances."""
     run(
         """
         entered, over = threading.Event(), threading.Event()
@@ -232,12 +232,13 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Check that modules use `islices.core.locks.Lock`. The listed exceptions belong to an object."""
+    """Check that modules use only `islices.core.locks.Lock` as locks. The exceptions in the list are locks of a single
+    object."""
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers
-        ("islices/distributed/group.py", "RLock"),  # renewed in another process
-        ("islices/kernels/threads.py", "Semaphore"),  # one call's
+        ("islices/distributed/group.py", "RLock"),  # made again in another process
+        ("islices/kernels/threads.py", "Semaphore"),  # of one call
     }
     kinds = {"Lock", "RLock", "Condition", "Event", "Barrier", "Semaphore", "BoundedSemaphore", "cached_property"}
     root = Path(islices.__file__).resolve().parent.parent

@@ -1,7 +1,7 @@
-"""Test that imports are lazy: islices only imports NumPy, and a backend only imports its framework.
+"""Test that imports are lazy: islices imports only NumPy, and a backend imports only its framework.
 
-Sums of rows import numba, if it is installed and kernels are on. The tests use fresh interpreters, because they check
-the state after an import.
+Sums of rows import numba if numba is installed and kernels are on. The tests run fresh interpreters, because the state
+after an import is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-#: backend -> what islices may not import on behalf of another one
+#: backend -> modules that islices may not import for another backend
 FRAMEWORKS = {
     "numpy": (),
     "torch": ("torch",),
@@ -29,13 +29,13 @@ HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pyte
 
 
 def loaded(code: str, **environment: str) -> set[str]:
-    """Return the names in sys.modules after running code in a fresh interpreter."""
+    """Return the names in sys.modules after a fresh interpreter has run `code`."""
     (modules,) = loaded_after(code, **environment)
     return modules
 
 
 def loaded_after(*steps: str, **environment: str) -> list[set[str]]:
-    """Return the names in sys.modules after each of several steps of one interpreter."""
+    """Return the names in sys.modules after each of `steps`, which one fresh interpreter runs."""
     shown = "\nimport json, sys\nprint('loaded', json.dumps(sorted(sys.modules)))\n"
     script = "".join(textwrap.dedent(step) + shown for step in steps)
     env = {**{k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}, **environment}
@@ -91,7 +91,8 @@ def test_without_kernels_numba_is_not_imported() -> None:
 
 
 def test_what_sums_nothing_does_not_import_numba() -> None:
-    """Check that making slices, reading their parts and setting threads imports only NumPy."""
+    """Check that islices imports only NumPy when a program makes slices, reads their parts and sets the number of
+    threads."""
     modules = loaded(
         """
         import islices, numpy as np
@@ -114,7 +115,7 @@ def test_what_sums_nothing_does_not_import_numba() -> None:
 def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
-    # what the framework brings along by itself (TensorFlow imports Keras, JAX ml_dtypes) is not islices' doing
+    # the framework itself may import other frameworks (TensorFlow imports Keras, JAX ml_dtypes)
     alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet needs the stand-in
     before, after = loaded_after(alone, f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
     others = {m for other, own in FRAMEWORKS.items() if other != name for m in own}
@@ -142,7 +143,8 @@ def test_numpy_is_left_untouched() -> None:
 
 
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
-    """Check the entry point's plugin, without the plugins of other distributions, in an empty folder."""
+    """Check that the plugin loads neither islices nor NumPy for `pytest --help`. Other plugins are off, and the folder
+    is empty."""
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
     command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--help"]

@@ -1,4 +1,5 @@
-"""Test that Python's collector is off while one of our locks is held, because it could run destructors that wait."""
+"""Test that Python's collector is off while a thread holds a lock of islices, because the collector could run
+destructors that wait."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from islices.kernels import threads
 
 
 class Cycle:
-    """Garbage for the collector that records the thread which collects it."""
+    """A cyclic object whose destructor records the thread that collects it."""
 
     collected: list[str]
 
@@ -30,7 +31,7 @@ class Cycle:
 
 @pytest.fixture
 def eager_collector() -> object:
-    """Run the collector at every other allocation, as in a program that allocates much."""
+    """Run the collector at every other allocation, as in a program with many allocations."""
     before = gc.get_threshold()
     Cycle.collected = []
     gc.set_threshold(1)
@@ -83,7 +84,7 @@ def test_nor_while_numba_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     from islices.kernels.compiling import compile_kernel, vector
 
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # an earlier run's kernel is not compiled again
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # compiles again, also after earlier runs
     on: list[bool] = []
 
     class Listener(event.Listener):

@@ -1,4 +1,4 @@
-"""Test the reuse of memory of large results, and interrupts during an allocation."""
+"""Test that large results reuse memory, and that an allocation may be interrupted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = (1 << 18, 2)
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check Ctrl-C at each line of an allocation. No message about half-made objects appears, and the next call
+    """Check Ctrl-C at each line of an allocation. Python prints no message about half-made objects, and the next call
     works."""
     monkeypatch.setattr(memory, "_free", {})
     noise: list[Any] = []

@@ -1,4 +1,4 @@
-"""Test that a framework's operation that lacks memory raises MemoryError, as the host does."""
+"""Test that an operation of a framework without enough memory raises MemoryError, as the operation on the host does."""
 
 from __future__ import annotations
 

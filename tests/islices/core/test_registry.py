@@ -1,7 +1,7 @@
-"""Test that names and arrays lead to backends, and the limits of plug-ins.
+"""Test how names and arrays select backends, and errors of plug-ins.
 
 Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
-interpreter. The toy framework is a module with a special array type, so nothing here needs a framework.
+interpreter. The toy framework is a module with a special array type, so that no test here needs a framework.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import islices
 
 BUILTIN = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 
-#: A framework of one file: arrays that wrap a NumPy array.
+#: A framework in one file, with arrays that wrap a NumPy array.
 TOY = """
 class ToyArray:
     def __init__(self, data):
@@ -28,7 +28,7 @@ class ToyArray:
     dtype = property(lambda self: self.data.dtype)
 """
 
-#: Its adapter: all arithmetic is the host's, on views of the wrapped memory.
+#: The adapter of the toy framework: the host computes on views of the wrapped memory.
 ADAPTER = """
 import numpy as np
 from islices.backend import Backend
@@ -52,7 +52,7 @@ backend = ToyBackend()
 
 
 class Site:
-    """A folder on the path of a fresh interpreter, into which distributions are put."""
+    """A folder of distributions that is on the path of a fresh interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,13 +61,13 @@ class Site:
         (self.folder / f"{name}.py").write_text(source)
 
     def plugin(self, distribution: str, name: str, value: str) -> None:
-        info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"  # the name ends at the first hyphen
+        info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"  # up to the first hyphen
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[islices.backends]\n{name} = {value}\n")
 
     def toy(self, module: str) -> None:
-        """Write a whole toy framework with its plug-in."""
+        """Write a toy framework with its adapter and its plug-in."""
         self.module(module, TOY)
         self.module(f"{module}_islices", ADAPTER.format(module=module))
         self.plugin(f"islices-{module}", module, f"{module}_islices:backend")
@@ -86,7 +86,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-#: Defined in the subprocess: the error a call raises, or AssertionError if it raises none.
+#: Code for the subprocess: return the text of the error that a call raises, or raise AssertionError if there is none.
 ERROR = """
 def error(kind, fn, *args):
     try:
@@ -96,7 +96,7 @@ def error(kind, fn, *args):
     raise AssertionError(f"no {kind.__name__}")
 """
 
-#: Code that must keep working next to a broken plug-in.
+#: Code that must work next to a broken plug-in.
 NUMPY_WORKS = """
 s = islices.IndexedSlices(np.ones((2, 1)), np.array([1, 1]), (3, 1))
 assert islices.to_dense(s).tolist() == [[0.0], [2.0], [0.0]]
@@ -187,7 +187,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
         + f"assert 'brokenfw' in islices.list_backends()\nwords = {words!r}\n"
         + f"text = error({kind}, islices.get_backend, 'brokenfw')\n"
         + "assert all(word in text for word in words), text\n"
-        + "import brokenfw, goodfw\n"  # from here on its arrays may come, so the registry checks unknown types with it
+        + "import brokenfw, goodfw\n"  # now the registry uses this plug-in for unknown types
         + "text = error(TypeError, islices.get_backend, brokenfw.ToyArray(np.ones(2)))\n"
         + "assert 'no backend knows' in text and 'failed to load' in text and \"'brokenfw'\" in text, text\n"
         + "text = error(TypeError, islices.coalesce, brokenfw.ToyArray(np.ones(2)))\n"
@@ -207,7 +207,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
     ],
 )
 def test_an_import_without_its_framework_says_what_installs_it(module: str, missing: str, pip: str) -> None:
-    """Check that importing a backend's package, and `get_backend`, name the install command of a missing framework."""
+    """Check that importing a backend's package reports the install command if the framework is missing."""
     program = f"import sys\nsys.modules[{missing!r}] = None\nimport islices.backends.{module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")

@@ -1,6 +1,6 @@
-"""Test one array in two places of a call that writes. Every framework raises before it writes anything.
+"""Test a call that would write one array in two places: every framework raises before it writes anything.
 
-Arrays that are neighbours in one buffer, or interleave in it, do not raise.
+Arrays that are neighbours in one buffer, or that interleave in one, are allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = islices.get_backend("numpy")
 
 
 def table_of(name: str) -> Any:
-    """Return a table that changes in place if the framework can."""
+    """Return a table. The table can change in place if the framework has such arrays."""
     x = islices.convert(START.copy(), name)
     if name == "tensorflow":
         import tensorflow as tf
@@ -89,7 +89,8 @@ def buffers() -> list[tuple[str, Callable[[np.ndarray], Any]]]:
 
 @pytest.mark.parametrize(("name", "of"), buffers())
 def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None:
-    """Check adjacent flat parameters and interleaved columns of a matrix, which share no element."""
+    """Check tables that share a buffer but no element: adjacent parts of a flat buffer, and interleaved columns of a
+    matrix."""
     optimizer, n = optim.sgd(0.5), ROWS * WIDTH
     flat = of(np.zeros(3 * n, np.float32))
     wide = of(np.zeros((ROWS, 2 * WIDTH), np.float32))
@@ -133,7 +134,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """Check slices that share the table's memory: they keep the values from before the call."""
+    """Check slices that share the table's memory: the call uses the slices' values from before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)
@@ -143,7 +144,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Compare with np.shares_memory, pair by pair."""
+    """Check for each pair of random views that islices and np.shares_memory agree."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

@@ -1,4 +1,4 @@
-"""Test that slices whose values are computed when read have the bits of ordinary slices."""
+"""Test slices whose values are only computed when read: results have the bits of ordinary slices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ DTYPES = ("float16", "float32")
 def deferred(
     positions: str, dtype: str, index: str, factor: float | None = None
 ) -> tuple[IndexedSlices, IndexedSlices]:
-    """Return slices without computed values and the same slices with values, including duplicates and cancelling
-    rows."""
+    """Return slices without computed values, and the same slices with values. Rows repeat, and some cancel."""
     rng = np.random.default_rng(3)
     base = rng.standard_normal((3, WIDTH)).astype(dtype)
     base[1] = -base[0]
@@ -62,7 +61,7 @@ def test_nothing_shows_whether_values_are_there(
             assert left is None or left.factor == factor, "what is clipped stays"
             for optimizer in (
                 steps() if (index, dtype) == ("int32", "float32") else ()
-            ):  # each kernel takes a second to compile
+            ):  # a kernel needs a second to compile
                 late, now = deferred(positions, dtype, index, factor)
                 results = []
                 for s in (late, now):
@@ -100,7 +99,7 @@ def test_values_are_computed_once_and_are_the_callers() -> None:
     clipped = islices.clip_by_norm([s], 0.1)
     values = s.values
     assert values is s.values
-    values[:] = 0.0  # as with any slices, in place
+    values[:] = 0.0  # in place, like the values of other slices
     assert float(islices.norm(s)) == 0.0
     assert float(islices.norm(clipped[0])) > 0.0, "what was made of it before keeps its own"
     with pytest.raises(AttributeError, match="no attribute 'value'"):

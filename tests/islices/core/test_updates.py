@@ -1,4 +1,4 @@
-"""Test properties of row updates: in place or not, no writes by a call that raises, and a cost that follows the
+"""Test properties of row updates: in place or not, no writes by a call that raises, and a cost that grows with the
 rows."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_variables_inside_tf_function() -> None:
     def step(values: Any, ids: Any) -> None:
         islices.scatter(table, islices.IndexedSlices(values, ids, (6, 2)))
 
-    step(tf.constant(VALUES), tf.constant([4, 9, 4]))  # 9 is no row, and is left out
+    step(tf.constant(VALUES), tf.constant([4, 9, 4]))  # row 9 does not exist and is ignored
     np.testing.assert_array_equal(table.numpy(), START + np.array([0, 0, 0, 0, 2, 0], np.float32)[:, None])
 
 

@@ -1,4 +1,4 @@
-"""Test writing into host memory, and its effect on each framework's arrays, gradients and snapshots."""
+"""Test writes into host memory, and their effect on each framework's arrays, gradients and snapshots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from islices.conformance.peak_memory import peak_growth
 from islices.core.host_memory import empty
 
 DTYPES = ("float32", "bfloat16", "int32")
-#: 25 MB of float32: what a copy would add to the process shows.
+#: 25 MB of float32: a copy would show in the memory of the process.
 LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
-    """Return the kinds of arrays: those that change in place, and the others, copied or donated."""
+    """Return the kinds of the framework's arrays. One kind changes in place, and others are copied or donated."""
     return {"tensorflow": ["variable", "tensor"], "jax": ["array", "donated"]}.get(B.name, ["array"])
 
 
@@ -38,7 +38,7 @@ def make(B: Backend, host: np.ndarray, kind: str = "array") -> Any:
 
 
 def host_of(dtype: str) -> np.ndarray:
-    """Return small integers, which are exact in every dtype, with bfloat16 as its bits."""
+    """Return an array of small integers, which are exact in every dtype. A bfloat16 array has its bits as uint16."""
     values = np.arange(15).reshape(5, 3)
     return (
         (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -97,10 +97,10 @@ def test_memory_is_not_copied(name: str, kind: str) -> None:
         for _ in range(2):
             views, (held,) = backend.writable([held], donate=kind == "donated")  # type: ignore[misc]
             views[0][3] = 7.0
-            del views  # what is still viewed would be copied
+            del views  # a viewed array would be copied
         return held
 
-    if kind != "array":  # TensorFlow and JAX write into no memory that was NumPy's: they copy it, once
+    if kind != "array":  # TensorFlow and JAX never write into NumPy's memory: they copy it once
         (table,) = backend.writable([table], donate=True)[1]  # type: ignore[index]
     result, growth = peak_growth(write_twice)
     assert growth < 5e6, f"{growth / 1e6:.0f} MB more, for a table of 26 MB"
@@ -127,7 +127,8 @@ UPDATES = {
 
 
 def _gradient_after(name: str, update: Any, slices: Any) -> Any:
-    """Return the gradient of sum(w * w) at ones, where update changes w in between."""
+    """Return the gradient of sum(w * w) at ones. The function `update` changes w between the loss and the backward
+    pass."""
     B = islices.get_backend(name)
     ones = B.asarray(np.ones((3, 1), np.float32))
     if name == "torch":
@@ -157,7 +158,7 @@ def _gradient_after(name: str, update: Any, slices: Any) -> Any:
     return ones.grad
 
 
-#: How a framework keeps the gradient right: it copies what it has to, or an error says what went wrong.
+#: backend -> None if the gradient is right in spite of the update, else the error and its message
 ENDS = {
     "torch": (RuntimeError, "modified by an inplace operation"),
     "tensorflow": None,
@@ -219,7 +220,7 @@ def test_torch_memory_that_is_not_there_is_refused() -> None:
     torch = pytest.importorskip("torch")
     B = islices.get_backend("torch")
     emptied = torch.ones(4, 3)
-    emptied.untyped_storage().resize_(0)  # as FSDP leaves its parameters between uses
+    emptied.untyped_storage().resize_(0)  # FSDP frees its parameters in this way between uses
     for read in (B.host_view, B.to_numpy, B.dtype, lambda x: B.writable([x])):
         with pytest.raises(ValueError, match="whose storage was freed"):
             read(emptied)
@@ -280,7 +281,7 @@ def test_tensorflow_snapshots_keep_their_values(scattered: bool) -> None:
     tf = pytest.importorskip("tensorflow")
     B = islices.get_backend("tensorflow")
     variable = make(B, host_of("float32"), "variable")
-    if scattered:  # reading copies from then on
+    if scattered:  # from then on, reads of the variable copy
         variable.scatter_update(tf.IndexedSlices(tf.cast([[7, 7, 7]], variable.dtype), [2]))
     first, viewed = variable.read_value(), B.host_view(variable)
     before = B.to_numpy(first).copy()
@@ -325,7 +326,7 @@ def test_jax_donated_arrays_are_gone_and_others_stay() -> None:
     jax = pytest.importorskip("jax")
     B = islices.get_backend("jax")
     table, state = jax.numpy.ones((8, 4)), jax.numpy.zeros((8,))
-    product = table @ table.T  # may still be running
+    product = table @ table.T  # the product may still be running
     places = [x.unsafe_buffer_pointer() for x in (table, state)]
     views, results = B.writable([table, state], donate=True)  # type: ignore[misc]
     views[0][2] = 3.0
@@ -375,7 +376,7 @@ assert part.asnumpy().max() == 0.0, "a slice is the same memory"
 def test_mxnet_computations_under_way_come_first() -> None:
     if "mxnet" not in islices.list_backends():
         pytest.skip("mxnet is not installed")
-    # with the one worker that is the default, whatever was queued before a wait is done after it
+    # one worker, the default, finishes everything queued before a wait
     several = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "4"}
     run = subprocess.run([sys.executable, "-c", QUEUED], env=several, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -1,8 +1,9 @@
-"""Test the engine of a call without group=, and that no rank waits for one whose arguments raise. SPEC clause 25.
+"""Test which engine a call without `group` uses, and that no rank waits for a rank whose arguments raise. SPEC clause
+25.
 
-The conformance cases ``none/by default`` and ``refused`` test each engine by itself. This file tests several engines at
-once, arrays of another framework on one rank, and launchers. The processes are real, with a short timeout: a rank that
-waits fails.
+The conformance cases ``none/by default`` and ``refused`` test each engine separately. This file tests several engines
+at once, arrays of another framework on one rank, and launchers. The processes are real, and a short timeout makes a
+waiting rank fail.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def scope_of(group: Group) -> Any:
 
 # ---------------------------------------------------------------------- one engine, and another framework's arrays
 def another_framework(group: Group, other: str) -> list[float]:
-    """Check that arrays of an engine that has not started, or no arrays, use the engine that has."""
+    """Check that a call uses the engine that has started, even if its arrays belong to another engine, or if it has no
+    arrays."""
     C = islices.get_backend(other)
     with scope_of(group):
         assert ShardedTable.from_full(C.asarray(np.ones((4, 1), np.float32))).group is group
@@ -82,7 +84,7 @@ def both_started(group: Group) -> str:
     with pytest.raises(TypeError, match="x: got str 'w'") as caught:
         all_reduce("w")
     assert "the other ranks have not been told: group: got None" in caught.value.__notes__[0]
-    # a leaf of the tree selects the engine, and so does group=
+    # a leaf of the tree selects the engine, and so does the argument `group`
     table = torch.sparse_coo_tensor([[1]], [[1.0]], (3, 1))
     summed, dense = all_reduce([None if group.rank else table, torch.ones(1)])
     assert (summed.to_dense().flatten().tolist(), dense.tolist()) == ([0.0, 1.0, 0.0], [2.0])
@@ -94,7 +96,7 @@ def both_started(group: Group) -> str:
     else:
         with pytest.raises(RankError, match="rank 1 raised TypeError: x: got str 'w'"):
             all_reduce(np.ones(1), group="mpi")
-    # each rank uses another framework's engine: they do not meet, and wait no longer than the timeout
+    # ranks with engines of different frameworks never meet, and wait no longer than the timeout
     pg.timeout = group.timeout = 1.0  # type: ignore[attr-defined]
     started = time.monotonic()
     with pytest.raises(RankTimeout):
@@ -128,16 +130,18 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
     ],
 )
 def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
-    """Check that a launched process without arrays starts MPI like processes with NumPy arrays, so that all meet."""
+    """Check a launched process whose tree has no arrays: the process uses MPI, like processes with NumPy arrays, so
+    that all ranks meet."""
     launcher = _mpiexec()
     assert launcher is not None
     code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"
-    assert "".join(python(code, launcher, "-n", "2")) == "[1.][1.]"  # two processes may write into one line
+    assert "".join(python(code, launcher, "-n", "2")) == "[1.][1.]"  # two processes may print into one line
 
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_launched_by_mpi_connected_by_torch() -> None:
-    """Check torch's ranks started by mpiexec. MPI is then not a started engine, because no module imports it."""
+    """Check torch's ranks under mpiexec. No module imports MPI, so that islices does not count MPI as a started
+    engine."""
     pytest.importorskip("torch")
     launcher = _mpiexec()
     assert launcher is not None

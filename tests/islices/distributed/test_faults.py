@@ -1,4 +1,4 @@
-"""Test faults of a call on one rank: in its argument, during the call, in another thread. Ranks are threads."""
+"""Test faults of a call on one rank: in an argument, during the call, in another thread. Ranks are threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, excha
 
 
 def test_a_rank_that_leaves_a_call_amid_its_collectives_has_broken_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a rank that leaves a call early breaks the group, since its next message would count as the rest of
-    that call."""
+    """Check that a rank which leaves a call early breaks the group. Other ranks would mistake the rank's next message
+    for the rest of the call."""
     here, fold = threading.local(), exchange.fold_sparse
 
     def failing(like: Any, received: Any) -> Any:
@@ -54,7 +54,7 @@ def test_two_threads_of_a_rank_do_not_share_a_group() -> None:
             except RuntimeError as error:
                 refused.append(error)
 
-        def interrupted(*arguments: Any) -> Any:  # another thread calls while this one waits
+        def interrupted(*arguments: Any) -> Any:  # another thread makes a call while this one waits
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()

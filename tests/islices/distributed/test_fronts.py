@@ -1,7 +1,8 @@
-"""Test that each framework's clips with group= use the norm of all ranks, with `islices.clip_by_global_norm`'s bits.
+"""Test that each framework's clips with `group` use the norm of all ranks, and have the bits of
+`islices.clip_by_global_norm`.
 
-Ranks are threads. Each rank has some parameters that the others lack, and one that all ranks have. Sometimes a rank has
-no gradient at all.
+Ranks are threads. Each rank has some parameters that the other ranks lack, and one that all ranks have. Sometimes a
+rank has no gradient at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ FLAGS = [False, False, True]
 
 
 def host_tree(rank: int, scale: float = 1.0) -> list[Any]:
-    """Return the leaves of a rank: rows of its table (none on rank 2), its array, and the shared array."""
+    """Return one rank's gradients: slices of its table (None on rank 2), its array, and the array that all ranks
+    have."""
     rng = np.random.default_rng(rank)
     values, ids = (scale * rng.standard_normal((7, 3))).astype(np.float32), rng.integers(0, 5, 7)
     own = (scale * rng.standard_normal((2, 2))).astype(np.float32)
@@ -108,7 +110,7 @@ def test_torch_says_what_is_wrong_on_one_rank_to_the_others() -> None:
         grads = [p.grad for p in parameters(group.rank) if p.grad is not None]
         norm = get_total_norm(grads, 1.0, group=group, replicated=FLAGS[-len(grads) :])
         same([norm.numpy()], [islices.global_norm(host_tree(group.rank), 1.0, group=group, replicated=FLAGS)])
-        # NaN on one rank is decided alike on all
+        # NaN on one rank makes all ranks raise
         params = parameters(group.rank, float("nan") if group.rank == 1 else 1.0)
         with pytest.raises(RuntimeError, match=r"the norm of order 2\.0 of the gradients is nan"):
             clip_grad_norm_(params, 1.0, error_if_nonfinite=True, group=group, replicated=FLAGS)
@@ -119,7 +121,7 @@ def test_torch_says_what_is_wrong_on_one_rank_to_the_others() -> None:
                 clip_grad_norm_(**{**given, **(wrong if group.rank == 1 else {})}, group=group)
         with pytest.raises(ValueError, match=r"clip_grad_norm_: ranks differ: max_norm: 0\.0 on rank 0, "):
             clip_grad_norm_(parameters(group.rank), float(group.rank), group=group, replicated=FLAGS)
-        # none on all but one
+        # only one rank has a gradient
         params = parameters(group.rank)
         for p in params if group.rank else []:
             p.grad = None

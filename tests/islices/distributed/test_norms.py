@@ -1,7 +1,7 @@
-"""Test global_norm and clip_by_global_norm over ranks, which have the bits of one process with all leaves and of
-exact arithmetic. SPEC clause 25.
+"""Test global_norm and clip_by_global_norm over ranks. Results have the bits of exact arithmetic, and of one process
+that has all leaves (SPEC clause 25).
 
-Ranks are threads. Leaf k of a gradient lies on rank k modulo their number, a replicated leaf on each rank.
+Ranks are threads. Leaf k of a gradient is on rank k % size, and a replicated leaf is on each rank.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str = "float32", spread: fl
 
 
 class Replicated:
-    """A leaf that lies on every rank."""
+    """A leaf that every rank has."""
 
     def __init__(self, leaf: Any) -> None:
         self.leaf = leaf
 
 
 def gradients() -> dict[str, list[Any]]:
-    """Return name -> the leaves of a gradient, in order."""
+    """Return a dict from names to gradients; a gradient is a list of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
@@ -56,7 +56,7 @@ def gradients() -> dict[str, list[Any]]:
         "1e200 in float64": [slices([[1e200], [1e200]], [1, 1], "float64"), np.array([3e200]), np.array([1.0])],
         "float64 on one rank": [normal(2, (9,)), normal(3, (9,), "float64", 100), normal(4, (9,), "float16")],
         "duplicates that cancel": [slices([[1e10], [1.0], [-1e10]], [4, 4, 4]), slices([[-3.0], [3.0]], [2, 2])],
-        # (2^26 + 1)^2 + (2^26 - 1)^2 is even: what a last leaf far below adds decides how the sum is rounded
+        # the sum (2^26 + 1)^2 + (2^26 - 1)^2 is even: a last leaf that is far smaller decides the rounding
         "a tie, decided by another rank": [np.array([2.0**26 + 1]), np.array([2.0**26 - 1, 1.0]), np.array([2.0**-40])],
         "NaN on one rank": [normal(1, (3,)), np.array([1.0, math.nan], "float32"), np.array([math.inf], "float32")],
         "inf on one rank": [normal(1, (3,)), slices([[-math.inf, 1.0]], [0])],
@@ -69,13 +69,13 @@ def plain(leaf: Any) -> Any:
 
 
 def whole(name: str) -> list[Any]:
-    """Return all leaves, as one process has them."""
+    """Return all leaves of a gradient, as one process has them."""
     return [plain(leaf) for leaf in gradients()[name]]
 
 
 def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """Return tree and replicated for one rank, with numbered leaves in two dicts. The second dict is replicated as a
-    whole."""
+    """Return the arguments `tree` and `replicated` of a clip on one rank. The tree has two dicts of numbered leaves,
+    and the second dict is replicated."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, Replicated):
@@ -85,9 +85,9 @@ def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], An
     return tree, {"own": False, "every": True}
 
 
-# ---------------------------------------------------------------------- what they find
+# ---------------------------------------------------------------------- norms and clips
 def exact(leaf: Any) -> Any:
-    """Return a leaf in the form of the oracle."""
+    """Convert a leaf to the oracle's types."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -109,7 +109,7 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare norms and clips with exact arithmetic, and presets with one process."""
+    """Compare norms and clips with exact arithmetic, and presets with one process that has all leaves."""
     leaves, whole_tree = gradients()[name], whole(name)
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}
@@ -162,7 +162,7 @@ def of(*values: float, dtype: str = "float32") -> Any:
     return np.array(values, dtype)
 
 
-#: name -> (call of a group, error and words on every rank, the same on the rank that is named)
+#: name -> (call on each rank, error and text on every rank, the same on single ranks)
 REFUSED: dict[str, tuple[Callable[[Group], Any], str, str, dict[int, tuple[str, str]]]] = {
     "integers": (
         lambda g: islices.global_norm([of(1, dtype="int64" if g.rank == 2 else "float32")], group=g),
@@ -255,14 +255,16 @@ def test_replicated_of_another_structure(replicated: Any, words: str) -> None:
 
 # ---------------------------------------------------------------------- within a program
 def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values and indices of slices, one set per rank, and a replicated array."""
+    """Return (values, indices, array). Values and indices have one set of slices per rank, and the array is
+    replicated."""
     rng = np.random.default_rng(ranks)
     values = (rng.standard_normal((ranks, 6, 3)) * size).astype(dtype)
     return values, rng.integers(0, 4, (ranks, 6)), (rng.standard_normal(5) * size).astype(dtype)
 
 
 def one_process(values: np.ndarray, indices: np.ndarray, dense: np.ndarray, how: str) -> tuple[list[Any], Any, Any]:
-    """Return (clipped values of each rank, the replicated array clipped, the norm)."""
+    """Return the clipped values of each rank, the clipped replicated array, and the norm, as one process computes
+    them."""
     parts = [IndexedSlices(v, i, (4, 3)) for v, i in zip(values, indices, strict=True)]
     (*clipped, layer), norm = islices.clip_by_global_norm([*parts, dense], 0.7, semantics=how)
     return [s.values for s in clipped], layer, norm
@@ -295,7 +297,7 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Run two replicas of TensorFlow on one CPU, which must be made before TensorFlow starts."""
+    """Run two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow starts."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -1,6 +1,7 @@
-"""Test an external engine, found by an entry point, whose ranks are processes that meet in a folder.
+"""Test an engine of another distribution, found by an entry point. The ranks of the engine are processes that exchange
+files in a folder.
 
-It connects arrays of loopback, a test framework, and passes the suite's cases of ranks like any engine.
+The engine is for arrays of loopback, a test framework, and passes the suite's cases of ranks like a built-in engine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from suite_runs import LOOPBACK, run_suite
 
 from islices.conformance.ranks import launch
 
-#: An engine in files: bytes for another rank are a file that it waits for.
+#: An engine in files: a rank writes the bytes for another rank to a file, and the other rank waits for the file.
 ENGINE = '''
 import os, time
 import numpy as np
@@ -84,7 +85,7 @@ def wrap(x, timeout):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Return a folder with loopback's backend and an engine for its arrays."""
+    """Write loopback's backend and an engine for its arrays to a folder, and return the folder."""
     site = shutil.copytree(LOOPBACK, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "file_ranks.py").write_text(ENGINE)
     plugin(site, "loopback", "file_ranks")

@@ -1,8 +1,8 @@
 """Test that all_reduce gives the same bits over every engine, with any number of ranks, for any data.
 
-Most cases run here with 3 ranks that are threads, and some with 4 processes. `islices conform`, which
-tests/conformance/test_conformance.py calls, runs all cases on every engine with 2 processes. The expectations are plain
-NumPy scalars, compared here with exact arithmetic.
+All cases run here with 3 ranks that are threads, and some with 4 processes. `islices conform`, which
+tests/conformance/test_conformance.py calls, runs all cases on every engine with 2 processes. Plain NumPy scalars give
+the expected results, and a test here compares them with exact arithmetic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ IDS = [c.id for c in chosen(full=True)]
 
 
 def verdicts(statement: list[Any], least: int) -> None:
-    """Check that every case passed on every rank with the same bits. A framework may lack a type."""
+    """Check that each case has passed on all ranks with the same bits. A case may be unsupported if the framework lacks
+    a type."""
     for one in statement:
         if isinstance(one, Exception):
             raise one
@@ -59,13 +60,13 @@ def runs_here(engine: str, backend: str) -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("engine", ["mpi", "torch"])
 def test_cases_on_four_processes(engine: str) -> None:
-    """Run every fifth case, so that strategies alternate. `islices conform` runs all cases on every engine with two
-    processes."""
+    """Run every fifth case on four processes; these cases have different strategies. `islices conform` runs all cases
+    on every engine with two processes."""
     backend = "numpy" if engine == "mpi" else engine
     runs_here(engine, backend)
     keywords = {"backend": backend, "ids": IDS[::5]}
     run = run_ranks(engine, 4, "islices.conformance.ranks.running:run_cases", keywords, timeout=60.0, deadline=240.0)
-    verdicts(run.values, len(IDS[::5]) * 3 // 4)  # without bfloat16, which not every NumPy has
+    verdicts(run.values, len(IDS[::5]) * 3 // 4)  # some NumPy installations have no bfloat16
 
 
 def test_every_case_on_three_ranks() -> None:
@@ -84,7 +85,7 @@ def folded_backwards(fold: Any) -> Any:
     return lambda like, received: fold(like, received[::-1])
 
 
-#: mistake -> (name in exchange.py, its replacement, the cases that show the mistake, and ones that cannot)
+#: mistake -> (name in exchange.py, its replacement, cases that show the mistake, cases that cannot show it)
 MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
     "ranks in another order": (
         "fold_sparse", folded_backwards(exchange.fold_sparse), "ranks/numbers/order of ranks/sum", "ranks/one batch",
@@ -101,8 +102,8 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the cases catch each mistake. The last but one is harmless, because the ends of ranges only divide
-    the work."""
+    """Check that cases catch each mistake except "cuts that are all the same", which is harmless: cuts only divide the
+    work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]
@@ -128,7 +129,7 @@ import os
 if os.environ.get("PMI_RANK") == "1" and "ISLICES_RANKS" in os.environ:
     os._exit(7)
 """
-#: what the end of an adapter says -> (what comes of the cases, a word of the reason)
+#: name -> (code at the end of an adapter, outcomes of the cases, a word of the reason)
 ADAPTERS = {
     "sound": ("", {"pass"}, ""),
     "a rank dies": (CRASH, {"harness error"}, "ended with 7"),
@@ -138,7 +139,7 @@ ADAPTERS = {
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.outside
 def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> None:
-    """Run the variant "ranks" on an external backend, over MPI."""
+    """Run the variant "ranks" on an external backend, over MPI, with a sound adapter and with one that ends a rank."""
     if why := absent("mpi"):
         pytest.skip(why)
     added, outcomes, words = ADAPTERS[name]
@@ -153,11 +154,11 @@ def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> No
     assert all(words in reason for outcome in outcomes - {"pass"} for reason in run.reasons(outcome))
 
 
-# ---------------------------------------------------------------------- what is expected
+# ---------------------------------------------------------------------- expected results
 
 
 def leaf_lists(trees: list[Any]) -> list[list[Any]]:
-    """Return the ranks' values of each leaf."""
+    """Return a list for each leaf: the leaf's values on all ranks."""
     if isinstance(trees[0], dict):
         return [one for key in trees[0] for one in leaf_lists([tree[key] for tree in trees])]
     if isinstance(trees[0], (list, tuple)):
@@ -170,7 +171,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
 def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
-    """Check that the oracle of fractions, which rounds by clause 25, agrees."""
+    """Check that the expected results equal exact fractions, rounded by clause 25."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]
         if not there:

@@ -1,4 +1,4 @@
-"""Test ShardedTable and its checkpoints on ranks that are threads, against one process with the whole table."""
+"""Test ShardedTable and its checkpoints on ranks that are threads, against one process that has the whole table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
 
 
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the ranks' shards as one table. All must have the same step count."""
+    """Return the ranks' shards as one table. All shards must have the same step count."""
     steps = {part["step"].tolist()[0] for part in parts}
     assert len(steps) == 1
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "step"} | {
@@ -48,7 +48,7 @@ def parts_of(table: ShardedTable, state: dict[str, Any]) -> dict[str, Host]:
 
 # ---------------------------------------------------------------------- steps
 class Decay:
-    """A schedule whose name contains its address in memory, which differs between ranks."""
+    """A schedule whose repr contains an address in memory, so that the repr differs from rank to rank."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -76,7 +76,7 @@ def start_of(name: str) -> Host:
 
 
 def lookups_of(name: str, step: int, rank: int) -> tuple[Host, Host]:
-    """Return (ids, upstream). Rank 1 has none in step 1, and no rank has any in step 2."""
+    """Return (ids, upstream) of one rank in one step. Rank 1 has none in step 1, and no rank has any in step 2."""
     _, dtype, rows = CASES[name]
     rng = np.random.default_rng([step, rank])
     n = 0 if rows == 0 or step == 2 or (rank, step) == (1, 1) else 9
@@ -100,7 +100,8 @@ def sharded(group: Group, name: str) -> dict[str, Host]:
 
 
 def alone(name: str, size: int) -> dict[str, Host]:
-    """Train in one process without ranks, on the coalesced batches concatenated in the order of ranks."""
+    """Train in one process without ranks. Each step uses the ranks' batches, coalesced and concatenated in the order of
+    ranks."""
     (optimizer, _, rows), table = CASES[name], start_of(name)
     state = optimizer.init(table, master=name == "master")
     for step in range(STEPS):
@@ -128,7 +129,7 @@ def test_processes_step_as_one(engine: str) -> None:
 
 
 def like(framework: str, full: Host) -> Any:
-    """Return the table in the arrays of a framework's models."""
+    """Return the table `full` as an array of the kind that models of the framework use."""
     x = islices.get_backend(framework).asarray(full.copy())
     if framework == "torch":
         import torch
@@ -143,7 +144,8 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """Train with the framework's gradients and a checkpoint in between, and compare with NumPy."""
+    """Check that two ranks with a framework's gradients and a checkpoint in between end with the bits of one NumPy
+    process."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
@@ -203,7 +205,7 @@ def option_inputs(rank: int) -> tuple[Host, Host, Host]:
     rng = np.random.default_rng(rank)
     full = np.random.default_rng(0).normal(size=(11, 2)).astype(np.float32)
     ids = rng.integers(0, 11, (4, 5))
-    ids[:, -1] = 9  # the padding, the first row of rank 3
+    ids[:, -1] = 9  # row 9, the first row of rank 3, is the padding
     return full, ids, rng.normal(size=(4, 5, 2)).astype(np.float32)
 
 
@@ -227,12 +229,13 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """Check lookup options on fetched rows. A fetch moves 4 bytes and a row for each row of other ranks."""
+    """Check lookup options on fetched rows. A fetch sends 4 bytes for each row of another rank, and receives the
+    row."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
     expected = islices.coalesce(islices.concat(list(map(islices.coalesce, each))))
-    for k in (0, 1):  # the sparse gradient, the dense one
+    for k in (0, 1):  # the sparse and the dense gradient
         values, rows = (np.concatenate([rank["reduced"][k][part] for rank in found]) for part in (0, 1))
         assert rows.tolist() == expected.indices.tolist()
         assert values.tobytes() == expected.values.tobytes()
@@ -241,7 +244,7 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
     for rank in range(4):
         own = [np.count_nonzero((bounds[rank] <= ids) & (ids < bounds[rank + 1])) for ids in wanted]
         requests, requested, traffic = len(wanted[rank]) - own[rank], sum(own) - own[rank], found[rank]["traffic"]
-        agreement = 3 * 32 * 8  # a header of 32 numbers to each of the others
+        agreement = 3 * 32 * 8  # a header of 32 numbers to each of the other ranks
         assert (traffic.sent, traffic.received) == (
             agreement + requests * 4 + requested * 8, agreement + requested * 4 + requests * 8
         )  # fmt: skip
@@ -250,7 +253,8 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """Return each rank's error as (class, message) if one rank, or all, have a wrong argument."""
+    """Return (class, message) of this rank's error in each case. Either one rank has a wrong argument, or the arguments
+    differ on all ranks."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1
@@ -292,12 +296,12 @@ def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
     kept = {key: x.tobytes() for key, x in state.items()}
     assert table.reduce(batch, None) is None
     assert {key: x.tobytes() for key, x in table.step(adam, None, state).items()} == kept
-    table.step(sgd, table.reduce(batch, grad if last else None), table.init(sgd))  # it can still be used
+    table.step(sgd, table.reduce(batch, grad if last else None), table.init(sgd))  # the table can still be used
     assert table.lookup(np.array([9])).tolist() == [[17.0, 18.0]]
     return found
 
 
-#: name -> (class on the rank that is wrong, None where all differ; what every message has)
+#: name -> (class on the wrong rank, or None if all ranks differ; text of every message)
 ERRORS = {
     "ids": ("IndexError", "ids: got 10 at position 1"),
     "shard": ("ValueError", "got 10 rows; accepted on rank 3 of 4 are 2, those with 8 <= row < 10 of 10"),
@@ -317,7 +321,7 @@ ERRORS = {
 
 def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> None:
     found = thread_results(4, lambda group: errors(group, str(tmp_path)))
-    assert list(tmp_path.glob("full/*")) == list(tmp_path.glob("own/*/*")) == []  # what the others wrote is gone
+    assert list(tmp_path.glob("full/*")) == list(tmp_path.glob("own/*/*")) == []  # no rank left a file
     for case, (wrong, words) in ERRORS.items():
         kinds, messages = zip(*(rank[case] for rank in found), strict=True)
         assert all(words in message for message in messages), (case, messages)
@@ -332,7 +336,8 @@ def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("case", "message"), [("step", 1), ("save", 2)])
 def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp_path: Path) -> None:
-    """Check a rank that ends before the first message of a step, or before it reports that its file is written."""
+    """Check a rank that ends before the first message of a step, or before it reports that its file is written. Nothing
+    is half done."""
 
     def run(group: Group) -> Any:
         table = ShardedTable.from_full(np.arange(12.0).reshape(6, 2), group)
@@ -356,7 +361,7 @@ def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp
                 table.fetch(np.array([1]))
 
     thread_results(2, run, timeout=0.5)
-    table, _ = load_sharded(tmp_path, Alone())  # the one before
+    table, _ = load_sharded(tmp_path, Alone())  # the checkpoint before
     assert table.shard.weights.ravel().tolist() == list(range(12))
 
 
@@ -375,7 +380,7 @@ def _leave_at_message(group: Any, number: int) -> None:
 # ---------------------------------------------------------------------- files
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Return a handmade checkpoint of 3 ranks, with the data of one process in one file per rank."""
+    """Save a checkpoint of one process, and return its folder."""
     table = ShardedTable.from_full(np.arange(8, dtype=np.float32).reshape(4, 2), Alone())
     save_sharded(tmp_path / "good", table, table.init(islices.optim.adam(0.1)), metadata={"epoch": "3"})
     return tmp_path / "good"
@@ -386,7 +391,7 @@ def shard_of(folder: Path) -> Path:
 
 
 def _header(folder: Path, **changes: Any) -> None:
-    """Change entries of the header, and update its digest."""
+    """Change entries of the checkpoint's header, and update the digest of the header."""
     path = folder / HEADER
     found = json.loads(islices.files.read_metadata(path)[ENTRY])
     islices.save(path, None, metadata={ENTRY: json.dumps(found | changes)})

@@ -1,6 +1,7 @@
-"""Test the parts of all_reduce: the layout of bytes, the agreement of ranks, sketches, and the choice of a strategy.
+"""Test the parts of all_reduce: the layout of bytes, the ranks' agreement, samples of ids, and the choice of a
+strategy.
 
-Ranks are threads of this process, whose group moves the same bytes as any other group.
+Ranks are threads of this process, and their group sends the same bytes as any other group.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
 from islices.distributed.packing import SAMPLED, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import Cost, choose, costs
 
-#: Bytes of agree's first message, which a rank gets from each other one.
+#: Bytes of the first message of `agree`, which each rank sends to every other rank.
 HEADER = 8 * (FIXED + WITHIN)
 
 
@@ -104,7 +105,7 @@ def test_a_rank_that_cannot_is_named_everywhere(text: str) -> None:
 
 def test_a_stranger_is_not_taken_for_a_rank() -> None:
     def run(group: Group) -> Any:
-        if group.rank == 1:  # a program that speaks otherwise
+        if group.rank == 1:  # a program with another protocol
             return group.all_gather(np.frombuffer(random.Random(0).randbytes(HEADER), np.uint8))
         return agree(group, "all_reduce", {})
 
@@ -134,7 +135,8 @@ def test_a_rank_that_does_not_come_breaks_the_group() -> None:
 
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
-    """Check that received arrays, as large as the sums, are freed first, and that indices travel in narrow types."""
+    """Check that all_reduce frees each received array, which may be as large as the sums, before it sums. Indices are
+    sent in narrow types."""
     values, ids = np.ones((1, 2), np.float32), np.array([7], np.int32)
     like = exchange.sparse_leaf(values, ids, None)
     received = [list(like.columns), list(like.columns)]
@@ -149,10 +151,10 @@ def test_what_was_received_is_let_go_before_it_is_summed() -> None:
     assert [travelling(wide, rows) for rows in (None, 2**31 + 1, 9)] == [np.int64, np.int64, np.int32]
 
 
-# ---------------------------------------------------------------------- where ranges are cut
+# ---------------------------------------------------------------------- where ranges end
 
 
-#: how ranks' ids lie -> the unique ids of each of 4 ranks
+#: distribution of ids -> the unique ids of each of 4 ranks
 IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
     "uniform": lambda r: [np.unique(r.integers(0, 10**6, 5000)) for _ in range(4)],
     "disjoint": lambda r: [np.arange(k * 10**6, k * 10**6 + 3000) + r.integers(10**9) for k in range(4)],
@@ -163,7 +165,8 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 @pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """Check that ranges are balanced for any ids. With even samples a range is off by the gaps at its ends."""
+    """Check that ranges are balanced for any ids. Samples are evenly spaced, so that a range is off by at most the gaps
+    at its ends."""
     most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):
@@ -187,9 +190,9 @@ def test_samples_are_ids_and_of_nothing_cuts_are_zeros() -> None:
     assert splitters([sample(ids[:0])] * 2, [0, 0], 4).tolist() == [0, 0, 0]
 
 
-# ---------------------------------------------------------------------- strategy: what is modelled is what moves
+# ---------------------------------------------------------------------- the modelled bytes are the bytes that move
 def moved(ranks: int, each: Sequence[Any], rows: int | None, dim: int, strategy: str) -> float:
-    """Return the payload bytes that a rank receives on average."""
+    """Return the number of payload bytes that a rank receives on average."""
 
     def run(group: Group) -> int:
         values = np.ones((len(each[group.rank]), dim), np.float32)
@@ -207,8 +210,8 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Check the modelled bytes exactly, except for agree's headers, padding to 8 bytes, and the samples and counts of
-    ranges."""
+    """Check that ranks receive the modelled bytes, apart from the headers of `agree`, padding, and the samples and
+    counts of ranges."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)
@@ -216,14 +219,14 @@ def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
     padding = 7 * 2 * others
     gathered = moved(ranks, each, rows, dim, "gather") - HEADER * others
     assert 0 <= gathered - found["gather"].nbytes <= padding
-    small = (HEADER + 8 * SAMPLED + 8 + 8) * others  # agree, samples, counts to owners, counts of sums
+    small = (HEADER + 8 * SAMPLED + 8 + 8) * others  # agreement, samples, counts to owners, counts of sums
     ranges = moved(ranks, each, rows, dim, "ranges") - small
-    # ranges hold equal shares but for the gaps of samples
+    # ranges have equal shares, apart from the gaps between samples
     uneven = 2 * ranks / SAMPLED * sum(map(len, each)) / ranks * (4 + 4 * dim)
     assert abs(ranges - found["ranges"].nbytes) <= uneven + 2 * padding
 
 
-#: rows that each of so many ranks stores, all the same -> the way that costs least
+#: (ranks, rows that each rank stores, the same on all) -> the cheapest strategy
 BEST = {(4, 20_000): "ranges", (4, 20): "gather", (2, 20_000): "gather"}
 
 

@@ -18,15 +18,15 @@ IDS = np.array([[1, 4, 4], [0, 8, 1]], np.int32)
 
 
 class Framework:
-    """Arrays and a loss of one framework."""
+    """The arrays and losses of one framework."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.backend = islices.get_backend(name)  # MXNet imports through its adapter only
+        self.backend = islices.get_backend(name)  # MXNet must be imported by its adapter
         self.sum = importlib.import_module(f"islices.conformance.own_calls.{name}").weighted_sum
 
     def losses(self, x: Any) -> Any:
-        """Return the sum of each x[b]."""
+        """Return one loss per sample: the sum of x[b] for each b."""
         if self.name == "tensorflow":
             return importlib.import_module("tensorflow").reduce_sum(x, list(range(1, len(x.shape))))
         return x.sum(tuple(range(1, len(x.shape))))
@@ -110,7 +110,7 @@ def test_argnums_and_aux(fw: Framework) -> None:
 
 
 def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> None:
-    """Check that a looked-up array gets a dense gradient, and that padding and mask still hold."""
+    """Check that a looked-up array gets a dense gradient, to which padding and masked slots add nothing."""
 
     def loss(w: Any) -> Any:
         mask = np.array([[True, True, False], [True, True, True]])
@@ -189,7 +189,7 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """Return the losses of samples, of a table and of a dense array."""
+    """Return a function that computes one loss per sample from a table, a dense array, ids and weights."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w
@@ -255,7 +255,8 @@ def test_what_per_sample_refuses(fw: Framework) -> None:
 
 
 SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
-#: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
+#: Functions that return three losses from a table, ids of shape (3, 3) and features, but let samples influence each
+#: other.
 INFLUENCES: dict[str, Any] = {
     "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
     "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
@@ -269,15 +270,15 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
     loss = lambda t, ids, x: INFLUENCES[name](fw, t, ids, x)  # noqa: E731
     args = (fw.table(), fw.array(SQUARE, np.int32), fw.array([[1, 2, 3], [5, 1, 4], [0, 7, 1]]))
     step = islices.value_and_grad(loss, per_sample=True)
-    for _ in range(2):  # a call that raised has not been checked
+    for _ in range(2):  # a call that raised does not count as checked
         with pytest.raises(ValueError, match=r"per_sample: got samples that influence each other: .* sample"):
             step(*args)
     islices.value_and_grad(loss, per_sample=True, check=False)(*args)
 
 
 def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
-    """Check that a gradient of NaN everywhere does not count as an influence. Every framework forms 0 * inf for the
-    root of 0, also in other samples."""
+    """Check that a gradient which is NaN everywhere is no influence. For the root of 0, every framework computes 0 *
+    inf, also in other samples."""
     step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
     _, g = step(fw.table(), fw.array(IDS, np.int32))
     assert np.isnan(fw.numpy(g.values)).all()
@@ -298,7 +299,7 @@ def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:
         calls.clear()
         run(*given)
         counts.append(len(calls))
-    assert counts == [1, 5, 1, 1]  # of one sample there is nothing to check
+    assert counts == [1, 5, 1, 1]  # one sample needs no check
 
 
 def test_time_major_ids_have_their_samples_along_axis_1(fw: Framework) -> None:
@@ -346,7 +347,7 @@ def test_ids_may_be_filled_anew_between_lookups(fw: Framework) -> None:
 
 # ---------------------------------------------------------------------- second derivatives
 def test_second_derivatives_are_right_or_refused(fw: Framework) -> None:
-    """Check second derivatives. The inner sum w r^3 has slices 3 w r^2; the outer sum of their squares has 36 w^2
+    """Check second derivatives. The inner sum of w r^3 has slices 3 w r^2, and the outer sum of squares has 36 w^2
     r^3."""
     ones = fw.array(np.ones((2, 3, WIDTH)))
 

@@ -1,4 +1,4 @@
-"""Test that damaged, forged and hostile files raise a ValueError with their name, or load to the same bits."""
+"""Test that damaged, forged and hostile files raise a ValueError that names the file, or load with the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from islices.files import saving
 pytest.importorskip("safetensors")
 
 MUTANTS = 200
-#: words in the message for some of the files made by hand: each raises for another reason
+#: texts of errors for some handmade files: each file raises for a different reason
 REASONS = {
     "header of 2^60 bytes": "is to take 1152921504606846976 bytes, the file has 10",
     "eight-bit floats": "F8_E4M3",
@@ -46,7 +46,7 @@ def test_each_is_refused_for_its_own_reason(name: str, tmp_path: Path) -> None:
 
 
 def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
-    """Check that flipping any single bit of an array's bytes raises."""
+    """Check that `load` raises if any single bit of an array is flipped."""
     path = tmp_path / "x.safetensors"
     s = islices.IndexedSlices(np.array([[1.5], [2.5]], np.float32), np.array([3, 1]), (2**40, 1))
     islices.save(path, s)
@@ -62,7 +62,7 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
-    """Check that the declared sizes of array and header are never allocated."""
+    """Check that `load` never allocates the sizes that a file declares for an array or for the header."""
     path = tmp_path / "x.safetensors"
     made = handmade()
     for name in ("a tensor of 2^60 bytes", "header of 2^60 bytes", "header of 99 MB"):
@@ -78,7 +78,7 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `load` raises ValueError if a file shrinks after its header was read; no signal ends the process."""
+    """Check that `load` raises ValueError if a file shrinks after its header was read. No signal ends the process."""
     read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:
@@ -94,7 +94,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monke
         islices.load(path)
 
 
-# ---------------------------------------------------------------------- the soak itself
+# ---------------------------------------------------------------------- the soak test
 def outcome(path: Path, data: bytes, tree: Any, **options: bool) -> str:
     return files.outcome_of(path, FileMutant("test", data, **options), tree)
 

@@ -1,4 +1,4 @@
-"""Test save and load: every kind of leaf of every framework, files of other programs, and atomic writes."""
+"""Test save and load: every kind of leaf from every framework, files of other programs, and atomic writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-#: dtypes of dense arrays that a framework, or its adapter, does not have
+#: framework -> dtypes that dense arrays of the framework, or its adapter, lack
 LACKING = {"mxnet": ("int16", "uint16", "uint32", "uint64")}
 
 
@@ -47,18 +47,18 @@ def wide() -> Any:
 
 
 def array(framework: str, x: Any, dtype: str) -> Any:
-    """Return x as a framework's array of a dtype."""
+    """Return `x` as an array of the framework with the dtype."""
     host = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     backend = islices.get_backend(framework)
     if framework == "numpy":
         return host
-    if dtype == "uint16":  # such an array of NumPy's stands for bfloat16 to the adapters
+    if dtype == "uint16":  # to adapters, a NumPy array of uint16 is bfloat16
         return backend.astype(backend.asarray(host.astype(np.int32)), "uint16")
     return backend.asarray(host)
 
 
 def bits(x: Any) -> tuple[str, tuple[int | None, ...], bytes]:
-    """Return the properties that two arrays must share, of any framework."""
+    """Return the dtype, shape and bytes of an array of any framework."""
     backend = islices.get_backend(x)
     return backend.dtype(x), backend.shape(x), backend.to_numpy(x).tobytes()
 
@@ -76,7 +76,8 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Return slices with each kind of indices of both types, known and unknown rows, and rows of 0 to 2 dimensions."""
+    """Return slices of each kind in ROWS, with int32 and int64 indices, known and unknown rows, and rows of 0 to 2
+    dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):
@@ -124,7 +125,7 @@ def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wid
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """Check NaN payloads, the sign of zero and subnormal numbers, in every float type."""
+    """Check NaN payloads, the sign of zero and subnormal numbers in every float type."""
     every = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(5)
     tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(
@@ -199,7 +200,7 @@ def test_names_that_would_collide_do_not(tmp_path: Path) -> None:
     assert not any(name.startswith("/") or "/." in name or "\0" in name or len(name) > 300 for name in stored)
 
 
-# ---------------------------------------------------------------------- what a framework cannot hold
+# ---------------------------------------------------------------------- types that a framework lacks
 def test_jax_without_x64_says_so(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     assert not jax.config.jax_enable_x64
@@ -258,10 +259,10 @@ def test_what_is_refused_leaves_no_file(name: str, tmp_path: Path) -> None:
 
 def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # leaves a name of this target
+    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # gives a temporary name of this target
         raise SystemExit
     old, young = (Path(beside[: -len(end)] + end) for end in ("0.tmp", "1.tmp"))
-    for left in (old, young, tmp_path / ".islices-0123456789abcdef.tmp"):  # the last one is another target's
+    for left in (old, young, tmp_path / ".islices-0123456789abcdef.tmp"):  # the last file belongs to another target
         left.touch()
         os.utime(left, (0, 0) if left != young else None)
     islices.save(path, None)
@@ -290,7 +291,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="no regular file"):
-        islices.load(pipe)  # and does not wait for a writer
+        islices.load(pipe)  # without waiting for a writer
     with pytest.raises(ValueError, match="no regular file"):
         islices.save(pipe, None)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -299,21 +300,21 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 def test_without_safetensors_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     islices.save(tmp_path / "x.safetensors", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
-        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+        monkeypatch.setitem(sys.modules, name, None)  # as if the package were not installed
     for call in (lambda p: islices.save(p, None), islices.load):
         with pytest.raises(ModuleNotFoundError, match=r'pip install "islices\[io\]"'):
             call(tmp_path / "x.safetensors")
 
 
 def run(code: str, *arguments: object, **options: Any) -> str:
-    """Return the output of code in a new process."""
+    """Return what `code` prints in a new process."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-# ---------------------------------------------------------------------- others' files, and ours to others
+# ---------------------------------------------------------------------- exchange with other programs
 def test_others_read_our_files(tmp_path: Path) -> None:
     s = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 1], np.int32), (6, 3))
     half = np.array([1.5], ml_dtypes.bfloat16)
@@ -327,7 +328,7 @@ def test_others_read_our_files(tmp_path: Path) -> None:
     assert sorted(read) == ["encoder.weight.indices", "encoder.weight.values", "half", "steps.0"]
     assert (read["encoder.weight.indices"].tolist(), read["encoder.weight.indices"].dtype) == ([4, 1], np.int32)
     assert same(read["encoder.weight.values"], s.values)
-    manifest = json.loads(texts["islices.json"])  # as docs/files.md says
+    manifest = json.loads(texts["islices.json"])  # in the format of docs/files.md
     assert hashlib.sha256(texts["islices.json"].encode()).hexdigest() == texts["islices.sha256"]
     digests = {held["name"]: held["sha256"] for held in manifest["arrays"]}
     assert digests == {name: hashlib.sha256(x.tobytes()).hexdigest() for name, x in read.items()}
@@ -362,7 +363,7 @@ def test_asking_for_others_files_changes_nothing_for_ours(tmp_path: Path) -> Non
     with safetensors.safe_open(path, "numpy") as file:
         texts = file.metadata()
     safetensors_numpy.save_file({**safetensors_numpy.load_file(path), "more": np.ones(1)}, path, texts)
-    with pytest.raises(ValueError, match="x\\."):  # an array that the manifest does not describe
+    with pytest.raises(ValueError, match="x\\."):  # the manifest does not describe the array
         islices.load(path)
 
 
@@ -432,7 +433,7 @@ def test_memory_follows_the_stored_rows(tmp_path: Path) -> None:
     values = np.ones((1 << 14, 64), np.float32)  # 4 MiB of a table of 238 GiB
     s = islices.IndexedSlices(values, np.arange(1 << 14) * 60_000, (10**9, 64))
     path = tmp_path / "x.safetensors"
-    islices.save(path, None)  # what is imported on the way is not counted
+    islices.save(path, None)  # imports are not counted
     islices.load(path)
     _, saving = peak(lambda: islices.save(path, s))
     back, loading = peak(lambda: islices.load(path))

@@ -1,4 +1,4 @@
-"""Test that inlined functions give the results of calls, for any clash of names."""
+"""Test that functions with inlined calls give the same results as calls do, even if names clash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ shared = 7
 
 
 def halve(x: Any) -> Any:
-    """Halve x. The expanded template lacks this docstring."""
+    """Halve x. The inlined code omits this docstring."""
     total = x * HALF
     return total
 
@@ -51,7 +51,7 @@ LATER = {"either", "with_scope", "size", "power", "reciprocal", "by_place"}
 
 
 def kernel(out: Any, n: Any) -> Any:
-    total, shared = 1.0, 3  # names that halve and put have too
+    total, shared = 1.0, 3  # `halve` and `put` use these names too
     for k in range(n):
         a, b = both(total)
         put(out, k, larger(halve(a) + b, signed(a)))
@@ -71,7 +71,7 @@ def with_scope(x: Any) -> Any:
 
 
 def clashing(a__1: Any, x: Any) -> Any:
-    abs = halve(x)  # a builtin for signed, and for others
+    abs = halve(x)  # `abs` is `signed` here, and a builtin elsewhere
     y = halve(abs) + size(x)
     return a__1 + y * either(0, 5) + (FLAG and 5) + with_scope(x)
 
@@ -102,7 +102,7 @@ def as_inlined(x: Any) -> FunctionType | None:
 
 
 def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
-    """Return the expanded function and the names that it calls."""
+    """Expand a function, and return the result and the names that the result still calls."""
     trees: list[ast.AST] = []
     real = ast.fix_missing_locations
     monkeypatch.setattr(ast, "fix_missing_locations", lambda tree: trees.append(tree) or real(tree))
@@ -113,7 +113,7 @@ def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tup
 
 def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None:
     written, calls = names_called(kernel, monkeypatch)
-    # two returns and a condition of a loop stay calls
+    # calls remain for a function with two returns, and in the condition of a loop
     assert calls == {"range", "signed"}
     for n in range(5):
         ours, theirs = [0.0] * n, [0.0] * n
@@ -126,13 +126,13 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Check names that a builtin, the function or a parameter also has, and expressions that Python does not
+    """Check names that also belong to a builtin, the function or a parameter, and expressions that Python does not
     evaluate."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
-    """Check that the imported function runs, not the present text of its file."""
+    """Check that the imported function runs, not the text that its file has now."""
     path = tmp_path / "changing.py"
     scope: dict[str, Any] = {}
     for factor in ("2", "3"):

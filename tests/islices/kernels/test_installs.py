@@ -1,5 +1,5 @@
-"""Test compiled kernels in unusual installations: no cache folder, no sources, no numba, or a failing numba. Each
-test uses a fresh interpreter, and a changed copy of the package if necessary."""
+"""Test compiled kernels in unusual installations: no cache folder, no sources, no numba, or a failing numba. Each test
+uses a fresh interpreter, and if necessary a changed copy of the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import islices.backends
 
 pytest.importorskip("numba", reason="numba is not installed")
 
-#: Prints a sum of rows and a norm, whether kernels ran, and how many were found on disk and how many compiled.
+#: Prints "kernels" or "NumPy", the number of kernels that were loaded from disk, and the number that were compiled.
 WORK = """
 import gc, sys, warnings
 import numpy as np
@@ -41,7 +41,8 @@ print("kernels" if kernels.active() else "NumPy", found, compiled)
 
 
 def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
-    """Return (result, kernels found on disk, compiled kernels, stderr) of a fresh interpreter."""
+    """Run a fresh interpreter, and return ("kernels" or "NumPy", kernels loaded from disk, compiled kernels,
+    stderr)."""
     changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
     given = {name: value for name, value in changed.items() if value is not None}
     done = subprocess.run(
@@ -55,7 +56,7 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[Path]:
-    """Yield a folder for PYTHONPATH with a copy of the package."""
+    """Copy the package to a new folder, and yield the folder for PYTHONPATH."""
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)
@@ -66,7 +67,7 @@ def copy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """Check that a second process compiles nothing."""
+    """Check that a second process loads all kernels from disk and compiles none."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
     assert first[1] == 0, first
     assert first[2] >= 3, first
@@ -75,7 +76,8 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
-    """Check that a changed source recompiles all code that contains it, in spite of older compiled code."""
+    """Check that a change of a source file recompiles all kernels that use the file, although older compiled kernels
+    exist."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")
@@ -106,7 +108,7 @@ def test_without_numba() -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 9')", "SystemError('initialization failed')"])
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
-    """Check that a failing numba gives one warning with the reason, and that everything works."""
+    """Check that a numba that fails at its import gives one warning with the reason. NumPy then computes everything."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")
     subject, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert subject == "NumPy"

@@ -1,4 +1,4 @@
-"""Compare compiled kernels with the same operations in NumPy, to the bit, for any number of threads.
+"""Compare compiled kernels with the same operations in NumPy, bit by bit, for any number of threads.
 
 As in the suite, NaN equals NaN, and -0 equals +0.
 """
@@ -28,10 +28,10 @@ FLOATS = (
     "float64",
 )
 DTYPES = ("float16", "float32", "int64")
-#: (shape of a row, how many slices at most); 3000 is more than one block of squares
+#: (shape of a row, largest number of slices); 3000 numbers are more than one block of squares
 ROWS = 300
 ROW_SHAPES = (((), 200), ((1,), 200), ((3,), 200), ((4, 5), 200), ((0,), 200), ((7,), 200), ((64,), 100), ((3000,), 9))
-#: name -> indices of n slices of so many rows
+#: name -> a function that returns the indices of n slices in a table of so many rows
 LAYOUTS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
     "empty": lambda rng, n, rows: np.zeros(0, np.int64),
     "one": lambda rng, n, rows: np.array([rows - 1]),
@@ -45,7 +45,7 @@ LAYOUTS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
 SCATTERS = ("add", "sub", "update", "min", "max", "mul", "div")
 
 
-# ---------------------------------------------------------------------- making and comparing
+# ---------------------------------------------------------------------- inputs and comparisons
 def numpy_dtype(name: str) -> np.dtype:
     if name == "bfloat16":
         import ml_dtypes
@@ -55,7 +55,8 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, special: bool = False) -> np.ndarray:
-    """Return numbers of either sign, with zeros, infinities and NaN if special. Integers may overflow."""
+    """Return random numbers of both signs. If `special`, floats include zeros, infinities and NaN. Sums of integers may
+    overflow."""
     if dtype.startswith("int"):
         limit = np.iinfo(dtype)
         return rng.integers(limit.min, limit.max, shape, dtype=dtype)
@@ -95,27 +96,27 @@ def same(got: Any, expected: Any, subject: str = "") -> None:
     for g, e in zip(got, expected, strict=True):
         assert g.dtype == e.dtype, subject
         assert g.shape == e.shape, subject
-        if g.dtype.kind == "V":  # ml_dtypes' numbers are no floats to NumPy's tests
+        if g.dtype.kind == "V":  # NumPy's tests do not know ml_dtypes' numbers as floats
             g, e = g.astype(np.float32), e.astype(np.float32)
         np.testing.assert_array_equal(g, e, subject)
 
 
 def without(call: Callable[[], Any]) -> Any:
-    """Return the call's result in NumPy."""
+    """Return the result of a call without kernels."""
     with islices.config.use_kernels(False):
         return call()
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Restore the number of threads after each test."""
+    """Restore the number of threads after a test."""
     before = islices.config.get_num_threads()
     yield
     islices.config.set_num_threads(before)
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Share even the smallest work among that many threads."""
+    """Make `count` threads share the work of even the smallest call."""
     monkeypatch.setattr(operations, "SHARED", 4)
     islices.config.set_num_threads(count)
 
@@ -147,7 +148,7 @@ def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:
-    """Return (table, state) after two steps on s."""
+    """Return (table, state) after two steps with the gradient `s`."""
     name, hyper = OPTIMIZERS[label]
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     table = table.copy()
@@ -159,7 +160,7 @@ def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = F
 
 # ---------------------------------------------------------------------- 16-bit floats
 def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return a compiled function applied to each number of x."""
+    """Apply a compiled function to each number of x, and return the results."""
 
     @numba.njit
     def loop(x: Any, out: Any) -> None:
@@ -172,7 +173,7 @@ def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def half_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return float32 numbers rounded to 16 bits by NumPy or ml_dtypes."""
+    """Return float32 numbers as NumPy or ml_dtypes rounds them to 16 bits."""
     with np.errstate(all="ignore"):
         return x.astype(numpy_dtype(dtype)).view(np.uint16)
 
@@ -188,13 +189,13 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
     assert np.array_equal(np.signbit(got), np.signbit(wide)), "zeros keep their sign"
 
     ordered = np.sort(wide[np.isfinite(wide)])
-    # float64 holds every midpoint; beyond the largest number as if there were one more
+    # float64 contains every midpoint; the largest 16-bit number has a midpoint as if there were a next number
     ends = np.array([ordered[-1] * 2.0 - ordered[-2], -(ordered[-1] * 2.0 - ordered[-2])])
     steps = np.unique(np.concatenate([ordered.astype(np.float64), ends]))
     midpoints = ((steps[1:] + steps[:-1]) / 2).astype(np.float32)
     around = [f(x, np.float32(e)) for x in (midpoints, ordered) for e in (-np.inf, np.inf) for f in (np.nextafter,)]
     special = np.array([np.inf, -np.inf, np.nan, -np.nan, 0.0, -0.0, 3.4e38, -3.4e38, 65519.996, 65520.0], np.float32)
-    payloads = (np.uint32(0x7F800000) | np.arange(1, 1 << 16, 7, np.uint32)).view(np.float32)  # these carry
+    payloads = (np.uint32(0x7F800000) | np.arange(1, 1 << 16, 7, np.uint32)).view(np.float32)  # would carry
     rng = np.random.default_rng(0)
     anything = rng.integers(0, 1 << 32, 50_000, np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([midpoints, ordered, *around, special, payloads, anything])
@@ -210,7 +211,8 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
 @pytest.mark.parametrize("top", [0, 2**11 - 1, 2**22, 2**31 - 1, 2**53, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("n", [1, 3, 2049])
 def test_indices_of_every_size(top: int, n: int) -> None:
-    """Check radix digits, their passes, and indices that are too large to pack with their positions."""
+    """Check indices with one or several radix digits, and indices that are too large for packing with their
+    positions."""
     rng = np.random.default_rng([top % 1000, n])
     for index in ("int32", "int64"):
         if top > np.iinfo(index).max:
@@ -219,7 +221,7 @@ def test_indices_of_every_size(top: int, n: int) -> None:
         ids[rng.integers(0, n)] = top
         ids[rng.integers(0, n, n // 2)] = ids[0]
         values = rng.standard_normal((n, 2)).astype(np.float32)
-        # no number of rows bounds the greatest int64 and is one itself
+        # no number of rows is greater than the greatest int64
         s = IndexedSlices(values, ids, (top + 1 if top < 2**63 - 1 else None, 2))
         for operation in (islices.coalesce, islices.norm, lambda s: islices.clip_by_row_norm(s, 0.1)):
             same(operation(s), without(lambda s=s, operation=operation: operation(s)), index)
@@ -250,9 +252,9 @@ def test_threads_change_no_bit(dtype: str, count: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("label", "dtype"), [("adamw-decay", "float32"), ("sgd-decay", "bfloat16")])
 @pytest.mark.parametrize("options", [{}, {"frozen": [0, 3, 4, 11]}], ids=str)
 def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check rows without a gradient, rows between frozen ones, and dense gradients, for every start of a thread's
-    run."""
-    s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have none
+    """Check rows without a gradient, rows between frozen ones, and dense gradients, for different numbers of
+    threads."""
+    s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have no slice
     table = numbers(np.random.default_rng(1), s.dense_shape, dtype)
     for grad in (s, islices.to_dense(s)):
         for master in {False, dtype != "float32"}:

@@ -1,4 +1,4 @@
-"""Test compiled kernels on every kind of memory: right results, no stray writes, no crash, and low memory use."""
+"""Test compiled kernels on every kind of memory: right results, no writes elsewhere, no crash, and low memory use."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def every_other(x: np.ndarray) -> np.ndarray:
     return out[::2]
 
 
-#: how an array may lie, with the same numbers
+#: layout -> a function that returns an array with the same numbers in this layout
 LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "unaligned": unaligned,
     "read-only": read_only,
@@ -59,7 +59,7 @@ LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return the arrays of a call, or the exception that it raises."""
+    """Return the arrays that a call returns, or the type and text of its error."""
     try:
         x = call()
     except (IndexError, TypeError, ValueError) as error:
@@ -70,7 +70,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def agree(call: Callable[[], Any], subject: str) -> Any:
-    """Return the outcome of a call with kernels, which must equal the outcome without them."""
+    """Check that a call has the same outcome with and without kernels, and return the outcome."""
     with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)
@@ -91,7 +91,7 @@ def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
 
 
 def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
-    """Return operations by name. Each call gets new tables."""
+    """Return a dict from names to calls of operations. Each call gets a new table."""
 
     def slices() -> IndexedSlices:
         return IndexedSlices(values, ids, shape, **options)
@@ -133,8 +133,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Check that the outcome is the same for any memory of the table, and that memory outside its rows does not
-    change."""
+    """Check scatter on tables in different memory: the outcome is the same, and memory outside the table's rows stays
+    unchanged."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
@@ -156,8 +156,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check unvalidated bad indices: the outcome equals that without kernels, with an IndexError for tables, and no
-    crash."""
+    """Check bad indices that no one has validated. With and without kernels, the outcome is the same: IndexError for
+    tables, and never a crash."""
     code = """
         import itertools
         import numpy as np
@@ -183,14 +183,14 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """Check that a call allocates its result, at most 32 bytes per slice, and a constant."""
+    """Check that a call allocates at most its result, 32 bytes per slice, and a constant."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)
     s = IndexedSlices(rng.standard_normal((n, width), np.float32), ids, (rows, width))
     count = len(np.unique(ids))
     islices.clip_by_global_norm([islices.coalesce(s)], 1.0)
-    islices.clip_by_global_norm([s], 1.0)  # what loads, loads
+    islices.clip_by_global_norm([s], 1.0)  # loads the kernels
     allowed = 32 * n + 2_000_000
     try:
         c, grown = peak_growth(lambda: islices.coalesce(s))

@@ -1,4 +1,4 @@
-"""Compare norms, by compiled kernels and by NumPy, with exact arithmetic. SPEC clause 7."""
+"""Compare norms, computed by compiled kernels and by NumPy, with exact arithmetic (SPEC clause 7)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.shared.tied import exact_norm, tied
 
 
 def check_norm(x: np.ndarray[Any, Any], ord: int = 2) -> None:
-    """Check the float64 norm of x to the last bit: as a dense array, as slices, and in two halves."""
+    """Check all bits of the float64 norm of x, once as a dense array, once as slices, and once as two halves."""
     expected, ids = exact_norm(x, ord), np.random.default_rng(0).permutation(len(x))
     sliced = IndexedSlices(x[ids, None], ids, (len(x), 1))
     half = len(x) // 2
     for on in (True, False):
         with islices.config.use_kernels(on):
             for leaves in ([x], [sliced], [x[:half], IndexedSlices(x[half:, None], ids[half:], (len(x), 1))]):
-                found = islices.global_norm([*leaves, np.zeros(1)], ord)  # of a float64 leaf: not rounded again
+                found = islices.global_norm([*leaves, np.zeros(1)], ord)  # float64, like the last leaf
                 assert found == expected, (x.tolist()[:9], ord, on)
 
 
@@ -42,7 +42,7 @@ def test_wide_ranges_and_blocks_of_different_size(dtype: str) -> None:
         for n in (1, 100, BLOCK + 1):
             x = np.ldexp(rng.uniform(-1, 1, n), rng.integers(-spread, spread + 1, n))
             check_norm(x.astype(dtype))
-    for small in (2.0**-26, 2.0**-100):  # a block of large numbers, one that still counts, or one that does not
+    for small in (2.0**-26, 2.0**-100):  # a block of large numbers, then one that still counts, or that does not
         x = rng.standard_normal(2 * BLOCK + 7)
         x[:BLOCK] *= small
         check_norm(x.astype(dtype))
@@ -56,7 +56,7 @@ def test_the_ends_of_float64() -> None:
     single = np.full(5, 3e38, np.float32)
     (clipped,), norm = islices.clip_by_global_norm([single], 1.0)
     assert norm == math.inf, "beyond float32"
-    np.testing.assert_allclose(clipped, 5**-0.5, rtol=1e-6)  # it is decided in float64
+    np.testing.assert_allclose(clipped, 5**-0.5, rtol=1e-6)  # the clip compares in float64
 
 
 def test_a_clip_decides_by_the_exact_norm() -> None:

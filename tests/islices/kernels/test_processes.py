@@ -1,6 +1,6 @@
-"""Test compiled kernels with threads, forks and frameworks' pools, in odd memory and odd installations.
+"""Test compiled kernels with threads, forks, environment variables and interrupts.
 
-Tests that may hang run in a separate interpreter with a time limit, so that a deadlock is a failure.
+Tests that may hang run in a separate interpreter with a time limit, so that a deadlock fails the test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ threads = pytest.importorskip("islices.kernels.threads")
 operations = pytest.importorskip("islices.kernels.operations")
 
 LIMIT = 120
-#: What scripts begin with: work that several threads share, small as it is, and what is to come of it.
+#: The first lines of each script: work that several threads share although it is small, and its expected results.
 WORK = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -63,7 +63,7 @@ def check(got, expected):
 
 
 def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: Any) -> str:
-    """Return the output of a fresh interpreter, which must end by itself in time with exit code 0."""
+    """Run a fresh interpreter, which must end in time with exit code 0, and return its output."""
     changed = {**os.environ, "ISLICES_NUM_THREADS": "4", **(env or {})}
     given = {name: value for name, value in changed.items() if value is not None}
     script = WORK + textwrap.dedent(code)
@@ -82,8 +82,8 @@ def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: An
 
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(operations, "SHARED", operations.SHARED)  # which WORK sets, and others do not expect
-    monkeypatch.setattr(threads, "_shared", None)  # here it is the pool that is tested, whatever loaded torch before
+    monkeypatch.setattr(operations, "SHARED", operations.SHARED)  # restores the value after WORK
+    monkeypatch.setattr(threads, "_shared", None)  # the tests are about this pool, even if torch is loaded
     before = islices.config.get_num_threads()
     yield
     islices.config.set_num_threads(before)
@@ -92,7 +92,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------------- settings
 @pytest.mark.outside
 def test_settings_of_the_environment() -> None:
-    """Check the bounds of the environment variables. A value outside gives one warning and the default."""
+    """Check the limits of the environment variables. A value outside the limits gives one warning and the default."""
     code = """
     import warnings
     with warnings.catch_warnings(record=True) as caught:
@@ -142,7 +142,8 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the system's limit of threads with a busy pool. The caller waits for parts that the pool begins later."""
+    """Check kernels if the system starts no more threads while the pool is busy. The caller waits for parts that the
+    pool starts later."""
     islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
 
@@ -152,7 +153,7 @@ def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.Mo
 
     def slow(k: int) -> None:
         time.sleep(0.2 if threading.current_thread() is not threading.main_thread() else 0.001)
-        if k == 3:  # now the pool's thread takes its share of this work
+        if k == 3:  # now the thread of the pool takes a part of this work
             may_go.set()
             time.sleep(0.05)
         ended.append(k)
@@ -187,7 +188,7 @@ def test_after_an_exception_in_the_caller_the_pool_works(
 
 
 def test_interrupted_for_real() -> None:
-    """Check SIGINT at any moment of a hundred calls: it raises KeyboardInterrupt, and the next call is right."""
+    """Check SIGINT at random moments of many calls: the call raises KeyboardInterrupt, and the next call is right."""
     run(
         """
         import _thread, random, signal
@@ -267,7 +268,7 @@ def test_forked_children_after_the_parent_called() -> None:
 @pytest.mark.outside
 @fork_only
 def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
-    """Check that a child compiles although another thread of the parent held numba's lock at the fork."""
+    """Check that a forked child compiles although another thread of the parent held numba's lock at the fork."""
     run(
         CHILDREN
         + textwrap.dedent(
@@ -289,7 +290,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_calls_while_the_interpreter_ends() -> None:
-    """Check calls from atexit handlers and from threads that outlive the main thread."""
+    """Check calls from atexit handlers, and from threads that run longer than the main thread."""
     run(
         """
         import atexit

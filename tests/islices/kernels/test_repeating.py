@@ -1,4 +1,5 @@
-"""Test that a grouping kept from a norm gives the step the same bits, even if the indices change."""
+"""Test a step that reuses the groups of indices from a norm: its bits stay the same, even if indices change in
+between."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def slices(index: str, *, order: str = "=") -> IndexedSlices:
 
 
 def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[np.ndarray[Any, Any]]:
-    """Return table and state after a clipped step, with a change of the clipped slices before the step."""
+    """Return the table and the state after a clipped step. The function `between` gets the clipped slices before the
+    step."""
     table = np.ones((ROWS, 3), np.float32)
     optimizer = islices.optim.adam(0.1)
     state = optimizer.init(table)
@@ -36,7 +38,7 @@ def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[n
 
 
 def changed(s: IndexedSlices) -> None:
-    s.indices[7] = (int(s.indices[7]) + 1) % ROWS  # not one of the indices by which groups are found
+    s.indices[7] = (int(s.indices[7]) + 1) % ROWS  # not an index by which kernels recognise the groups
 
 
 @pytest.mark.parametrize("between", [lambda s: None, changed, lambda s: islices.coalesce(s)])

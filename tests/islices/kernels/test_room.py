@@ -1,4 +1,5 @@
-"""Test that a process without memory for a compiled kernel raises and changes nothing, instead of ending in LLVM."""
+"""Test that a process raises and changes nothing if memory for a compiled kernel is missing. LLVM would end the
+process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Test gradients through norms and clips by each framework's tape, per sample and of second order.
+"""Test gradients of norms and clips with each framework's tape, including per-sample and second-order gradients.
 
-The suite has every norm and clip by value_and_grad. Data here are whole numbers, so formulas in float64 are exact.
+The suite tests every norm and clip with value_and_grad. The data here are whole numbers, so that formulas in float64
+are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gradient_tapes import MODES, Tape
 import islices
 
 IDS = np.array([1, 1, 3])
-VALUES = np.array([[1, 0], [2, 4], [0, 0]], np.float32)  # rows of norm 5 and 0
+VALUES = np.array([[1, 0], [2, 4], [0, 0]], np.float32)  # rows with norm 5 and 0
 UPSTREAM = np.array([[1, -2], [3, 1], [0.5, 2]], np.float32)
 COMPILED = [(name, mode) for name, mode in MODES if mode == "compiled"]
 
@@ -25,7 +26,7 @@ def slices(values: Any) -> Any:
 
 
 def summed(values: np.ndarray) -> np.ndarray:
-    """Return the row of the dense array at each slot."""
+    """Return the summed row of each slot."""
     table = np.zeros((4, 2))
     np.add.at(table, IDS, values)
     return table[IDS]
@@ -33,7 +34,7 @@ def summed(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_clip_and_its_norm(framework: str, mode: str) -> None:
-    """Check SPEC clauses 8 and 10 on duplicates and a dense leaf with a global norm of 13."""
+    """Check the gradients of SPEC clauses 8 and 10, with duplicates, a dense leaf and a global norm of 13."""
     tape, other, limit = Tape(framework, mode), np.array([[12], [0]], np.float32), 6.5
     given = [UPSTREAM, UPSTREAM[:2, :1], np.array([2.0], np.float32)]
 
@@ -60,7 +61,7 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the framework's clip to 0.5 by the name of its semantics, or its formula if it has no gradient."""
+    """Return a dict from semantics to the framework's clip to norm 0.5, or to a formula if the clip has no gradient."""
     if framework == "torch":
         import torch
 

@@ -1,4 +1,5 @@
-"""Test limits that are arrays: known under a tape, traced without being legal, and of functions beyond the suite's."""
+"""Test limits that are arrays: under a tape, when traced, when invalid, and in functions that the suite does not
+test."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ X = np.array([[3, 4], [1, 0]], np.float32)
 
 
 def clips(x: Any, limit: Any) -> list[Any]:
-    """Return x clipped by each function that the suite does not test with array limits."""
+    """Return the results of the functions that the suite does not test with array limits."""
     return [
         islices.clip_by_norm(x, limit, axes=0),
         islices.norms.clip_by_block_rms(x, limit),
@@ -34,8 +35,8 @@ def test_an_array_clips_as_its_number(framework: str, mode: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_gradient_flows_to_a_limit(framework: str) -> None:
-    """Check SPEC clause 10: the gradient with respect to a limit is 0, and the values' gradient does not depend on
-    its kind."""
+    """Check SPEC clause 10: no gradient flows to a limit, and the values' gradient is the same as for a constant
+    limit."""
     tape, g = Tape(framework), np.array([[1, -2], [3, 1]], np.float32)
 
     def loss(x: Any, limit: Any) -> Any:

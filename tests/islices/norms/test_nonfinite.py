@@ -1,4 +1,5 @@
-"""Test nonfinite=: the effect of zeros on an optimizer, and the check of the argument in every function."""
+"""Test the argument `nonfinite`: the effect of "zero" on an optimizer, and the check of the argument in every
+function."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ def test_every_function_and_front_checks_it(name: str) -> None:
 
 
 def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:
-    """Check that with "zero" earlier gradients still move the rows of the bad gradient, unless apply leaves the step
-    out."""
+    """Check that a zero gradient, from nonfinite="zero", still changes a row, because Adam's state contains earlier
+    gradients. The argument `apply` skips the step."""
     good = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (4, 2))
     optimizer = optim.adam(0.1)
     table = np.zeros((4, 2), np.float32)

@@ -1,8 +1,8 @@
 """Test each clipping preset against the framework's function, on real sparse gradients and dense arrays.
 
-The bounds are in ulps of each value (its spacing). islices' norm is exact to half an ulp; the framework's is summed in
-float32. The factor differs by as much as the norms do, so the bounds are a few ulps. A comment next to each bound gives
-the largest measured difference, and `pytest -rP` prints the measurements.
+The bounds are in ulps, the spacing of floats at each value. The norm of islices is exact to half an ulp; frameworks sum
+in float32. The factor differs by as much as the norms do, so that the bounds are a few ulps. A comment next to each
+bound gives the largest measured difference, and `pytest -rP` prints the measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMITS = (0.25, 1.0, 7.5, 1e4)
 
 
 def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return (values, ids, dense) of different sizes; ids repeat except in the first."""
+    """Return (values, ids, dense) in different sizes. Ids repeat, except in the first batch."""
     out = []
     for seed, n in enumerate((12, 24, 64, 512)):
         rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def ulps(got: Any, expected: Any) -> float:
-    """Return the largest difference, in spacings of the expected values."""
+    """Return the largest difference in ulps of the expected values."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -42,7 +42,7 @@ def ulps(got: Any, expected: Any) -> float:
 
 
 def largest(pairs: Callable[[tuple[Any, ...], float], list[tuple[Any, Any]]], name: str) -> float:
-    """Return the largest difference between islices and the framework over all batches and limits."""
+    """Return the largest difference in ulps between islices and the framework, for all batches and limits."""
     worst = max(ulps(*pair) for batch in batches() for limit in LIMITS for pair in pairs(batch, limit))
     print(f"{name}: {worst:.3g} ulp")
     return worst
@@ -75,7 +75,7 @@ def test_tensorflow_clip_by_global_norm(tf: Any) -> None:
         assert a.indices.numpy().tolist() == ids.tolist()
         return [(a.values, c.values), (b, d), (norm, theirs)]
 
-    # the factor carries the norm's error (1 ulp of it, up to 2 where it crosses a power of two) and two roundings
+    # the factor has the norm's error (1 ulp, up to 2 next to a power of two) and two roundings
     assert largest(pairs, "tf.clip_by_global_norm") <= 4  # measured: 0: in this build even the sums agree
 
 
@@ -91,7 +91,8 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
-    """Check Keras's clips by the optimizer: SGD with a rate of 1 from zeros gives the negative clipped gradient."""
+    """Check the clips of Keras's optimizers. A step of SGD with rate 1 from zeros gives the negative clipped
+    gradient."""
     keras = pytest.importorskip("keras", reason="keras is not installed")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another framework here")
@@ -108,7 +109,8 @@ def test_keras_optimizers(tf: Any, option: str) -> None:
         else:
             ours, _ = islices.clip_by_global_norm(grads, limit, semantics="keras")
         if option == "global_clipnorm":
-            # Keras multiplies slices by a tensor, which makes them dense: the same factor, but on the summed rows
+            # Keras multiplies slices by a tensor, which makes them dense: the factor is the same, but multiplies summed
+            # rows
             assert not isinstance(theirs[0], tf.IndexedSlices)
             rows = tf_slices(tf, islices.to_dense(grads[0]).numpy(), np.arange(ROWS))
             factor = float(theirs[1][0, 0]) / float(dense[0, 0])
@@ -121,7 +123,7 @@ def test_keras_optimizers(tf: Any, option: str) -> None:
         assert ulps(variables[1].numpy(), -theirs[1].numpy()) == 0, "what was compared is what the step uses"
         return [(ours[0].values, theirs[0].values), (ours[1], theirs[1])]
 
-    # the formulas are TensorFlow's, and so is the bound; measured: clipnorm 2, global_clipnorm 3, clipvalue 0
+    # Keras calls TensorFlow's functions; measured: clipnorm 2, global_clipnorm 3, clipvalue 0
     assert largest(pairs, f"keras {option}") <= (0 if option == "clipvalue" else 4)
 
 
@@ -132,7 +134,7 @@ def test_torch_clip_grad_norm() -> None:
     def pairs(batch: tuple[Any, ...], limit: float) -> list[tuple[Any, Any]]:
         values, ids, dense = batch
         sparse = torch.sparse_coo_tensor(ids[None], torch.from_numpy(values), (ROWS, DIM))
-        # torch raises for sparse gradients, so its answer is that for the dense gradient
+        # torch raises for sparse gradients, so that the comparison uses the dense gradient
         parameters = [torch.nn.Parameter(torch.zeros(ROWS, DIM)), torch.nn.Parameter(torch.zeros(3, 5))]
         parameters[0].grad = islices.to_dense(sparse).clone()
         parameters[1].grad = torch.from_numpy(dense.copy())
@@ -157,7 +159,7 @@ def test_mxnet_clip_global_norm() -> None:
 
     if importlib.util.find_spec("mxnet") is None:
         pytest.skip("mxnet is not installed")
-    islices.get_backend("mxnet")  # brings MXNet up on the NumPy of today
+    islices.get_backend("mxnet")  # imports MXNet with a current NumPy
     import mxnet as mx
 
     def pairs(batch: tuple[Any, ...], limit: float) -> list[tuple[Any, Any]]:
@@ -172,7 +174,7 @@ def test_mxnet_clip_global_norm() -> None:
         norms = norm.asnumpy().reshape(()), np.float32(their_norm).reshape(())
         return [(islices.to_dense(a).asnumpy(), theirs[0].asnumpy()), (b.asnumpy(), theirs[1].asnumpy()), norms]
 
-    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 4  # measured: 2, its norm included
+    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 4  # measured: 2, including the norm
 
 
 # ---------------------------------------------------------------------- optax

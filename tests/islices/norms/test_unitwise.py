@@ -1,6 +1,7 @@
-"""Test clips along axes, by root mean squares and by norms of parameters, against optax's functions, and gradients.
+"""Compare clips along axes, by root mean squares and by parameter norms with optax's functions, and test the clips'
+gradients.
 
-The golden cases hold the bits.
+The golden vectors test the bits of the clips.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def test_a_unit_of_zeros_has_the_gradient_of_the_identity() -> None:
 def test_rows_of_parameters_that_no_gradient_names_are_not_read() -> None:
     s = IndexedSlices(np.ones((2, 2)), np.array([3, 1]), (10**6, 2))
     table = np.ones((10**6, 2))
-    islices.norms.adaptive_grad_clip(s, table, 0.5, axes=1)  # what is compiled and imported once
+    islices.norms.adaptive_grad_clip(s, table, 0.5, axes=1)  # compiles and imports once
     tracemalloc.start()
     clipped = islices.norms.adaptive_grad_clip(s, table, 0.5, axes=1)
     _, peak = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Turn kernels off except in the listed tests, because they take seconds to compile and have the same bits."""
+"""Turn kernels off except in the listed tests, because kernels have the same bits and take seconds to compile."""
 
 from __future__ import annotations
 

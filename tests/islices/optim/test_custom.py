@@ -1,4 +1,4 @@
-"""Test optimizers from a user's rule: they have the parts, bits and errors of built-in optimizers."""
+"""Test that optimizers made from a user's rule have the parts, bits and errors of built-in optimizers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ BUILT_IN = [
 
 
 FROZEN = optim.custom(my_mean, lambda step: 0.5, state={"m": 0.0}, gain=0.3, frozen=[1])
-#: Optimizers that are compared with NumPy, everywhere.
+#: optimizers that are compared with NumPy on every framework
 STEPS = [BUILT_IN[1][0], FROZEN, BUILT_IN[2][0]]
 TABLES = [("float32", False), ("float16", True)]
 

@@ -1,8 +1,8 @@
 """Test each record against the frameworks' optimizers: their defaults, and 24 steps of weights and state.
 
-A difference is counted in units of eps * (|start| + the sum of |changes|), element by element; 0 units are equal bits.
-docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in another order. This
-file, run as a script without either of torch's two, compares torch's bits.
+Each element's difference is counted in units of eps * (|start| + the sum of |changes|); 0 units are equal bits.
+docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in another order. As a
+script, this file turns FMA and MKL's root off and compares torch's bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.optim.record import RECORDS
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-#: warnings about torch's coalesced tensors, optimizers that follow dense ones, and arrays of TensorFlow and MXNet
+#: ignore warnings about torch's coalesced tensors, sparse gradients that move all rows, and arrays of TensorFlow and
+#: MXNet
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse invariant checks", "ignore:.*moves all rows", "ignore:__array__ implementation"
 )
@@ -39,24 +40,25 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "heavy": ("sgd", {"lr": 0.1, "momentum": 0.9}),
     "heavy-nesterov": ("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "adam-options": ("adam", {"lr": 0.1, "beta1": 0.3, "beta2": 0.97, "eps": 1e-3}),
-    "ftrl-bare": ("ftrl", {"lr": 0.3, "beta": 0.0}),  # 0 / 0 of a zero gradient
+    "ftrl-bare": ("ftrl", {"lr": 0.3, "beta": 0.0}),  # 0 / 0 for a zero gradient
     "rmsprop-large-eps": ("rmsprop", {"lr": 0.02, "rho": 0.3, "eps": 8.0, "centered": True, "momentum": 0.5}),
-    "rowwise": ("rowwise_adagrad", {"lr": 0.1, "eps": 1e-3}),  # FBGEMM ignores the decay of one feature's table
+    "rowwise": ("rowwise_adagrad", {"lr": 0.1, "eps": 1e-3}),  # FBGEMM ignores the decay of a table of one feature
     "imprecise-number": ("sgd", {"lr": 1.2345e-5, "momentum": 0.9}),
 }
 
 
 class Row(NamedTuple):
-    """An optimizer to compare with a class. The hyperparameters that the semantics lacks are left out."""
+    """An optimizer of islices to compare with a framework's class. Hyperparameters that the semantics lacks are
+    omitted."""
 
     semantics: str
     label: str
     within: float = 0.0
     rows: str | None = None
-    #: what the framework gets: "sparse", "summed" (sparse without duplicates) or "dense"
+    #: form of the framework's gradients: "sparse", "summed" (sparse without duplicates) or "dense"
     gets: str = "sparse"
     duplicates: str = "sum"
-    #: means and sums of squares are equal bits, whatever the weights
+    #: True if means and sums of squares must have equal bits, even if weights may not
     exact: bool = False
     columns: int = 3
 
@@ -71,7 +73,7 @@ class Row(NamedTuple):
         return {k: x for k, x in SETTINGS[self.label][1].items() if k in known and k not in of_amsgrad}
 
 
-#: semantics, labels, and what else a Row has
+#: semantics, labels, and other fields of a Row
 GROUPS: list[tuple[str, str, dict[str, Any]]] = [
     ("torch", "sgd", {"within": 8}),
     ("torch", "adagrad adagrad-plain adam adam-options", {"within": 8, "exact": True}),
@@ -125,7 +127,8 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """Return the framework's class or function of the record. The last one is for dense gradients."""
+    """Return the class or function at `place` among those of the record in the framework; the last is for dense
+    gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -133,7 +136,7 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
     if root == "mx":
         if "mxnet" not in islices.list_backends():
             pytest.skip("mxnet is not installed")
-        islices.get_backend("mxnet")  # brings MXNet up on the NumPy of today
+        islices.get_backend("mxnet")  # imports MXNet with a current NumPy
     module = pytest.importorskip({"mx": "mxnet", "tf": "tensorflow"}.get(root, root))
     if root == "keras" and module.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another backend than TensorFlow")
@@ -141,7 +144,7 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """Return the framework's optimizer."""
+    """Return the framework's optimizer for the row."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -246,9 +249,8 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 # ---------------------------------------------------------------------- steps
 def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
-    """Yield gradients of changing size and rows: duplicates, stored zero rows, cancelling rows, an empty one; never the
-    last row.
-    """
+    """Yield gradients with different rows and sizes: duplicates, stored zero rows, cancelling rows, no rows. The last
+    row never occurs."""
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))
@@ -261,7 +263,7 @@ def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
-    """Return the largest difference of the weights, "w", and of each array of the state from any of the framework's."""
+    """Return the largest difference, over all steps, of the weights ("w") and of each array of the state."""
     start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(np.float32)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}
@@ -284,7 +286,7 @@ def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, f
             found = min(np.max(np.where(x == y, 0, np.abs(x - y) / unit)[~(np.isnan(x) & np.isnan(y))]) for y in alike)
             worst[key] = max(worst.get(key, 0.0), float(found))
             assert found == found, f"{key}: {x} beside {alike}"
-    assert state["step"].tolist() == [STEPS]  # the empty gradient's among them
+    assert state["step"].tolist() == [STEPS]  # the step of the empty gradient counts
     assert not np.array_equal(table, start), "nothing moved"
     if ours.rows == "touched" and not dense:
         np.testing.assert_array_equal([table[-1], native[0][-1]], [start[-1]] * 2)
@@ -301,8 +303,7 @@ def test_steps_are_the_frameworks_own(row: Row) -> None:
 
 @pytest.mark.outside
 def test_bits_of_torch_where_it_rounds_once() -> None:
-    """Check torch's bits on x86-64, since kernels of other processors may contract. Sums in another order are left
-    out."""
+    """Check the bits of torch on x86-64, where FMA can be turned off. Sums in a different order are omitted."""
     plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "ISLICES_KERNELS": "0"}
     done = subprocess.run([sys.executable, __file__], env={**os.environ, **plain}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -314,7 +315,7 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return whether torch contracts, and the differences where its root equals NumPy's."""
+    """Return (contracts, differences): True if torch uses FMA, and the differences from torch with NumPy's root."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -334,7 +335,7 @@ def rounded_once() -> tuple[bool, dict[str, float]]:
 
 # ---------------------------------------------------------------------- defaults
 PRESETS = [(name, semantics) for name, record in RECORDS.items() for semantics in RUNS if semantics in record.presets]
-#: What another class or function has than the one whose signature is read.
+#: arguments of another class or function than the one whose signature is read
 ELSEWHERE = {("optax", "adam", "amsgrad"), ("keras", "adamw", "amsgrad"), ("tensorflow", "sgd", "momentum")}
 
 
@@ -344,7 +345,7 @@ def test_defaults_are_the_frameworks_own(name: str, semantics: str) -> None:
     theirs = {**inspect.signature(cls).parameters}
     for ours, default in record.presets[semantics].defaults.items():
         argument, _, place = record.spelled(semantics)[ours].partition("[")
-        if argument not in theirs and semantics == "mxnet":  # an argument of all
+        if argument not in theirs and semantics == "mxnet":  # an argument of all MXNet optimizers
             assert default == {"learning_rate": 0.01}.get(argument, 0)
         elif (semantics, name, ours) not in ELSEWHERE:
             own = theirs[argument].default

@@ -1,4 +1,4 @@
-"""Test properties of optimizers: in place or not, atomic, checkpoints, accumulation, schedules, frozen rows."""
+"""Test properties of optimizers: steps in place, atomic steps, checkpoints, accumulation, schedules, frozen rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCHES = [
 BACKENDS = islices.list_backends()
 
 
-#: a step of an optimizer on Keras variables is that of the Keras module
+#: steps on Keras variables have tests of the Keras module
 KINDS = [kind for kind in KINDS if kind != "Keras variable"]
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "rowwise_adagrad": lambda **o: optim.rowwise_adagrad(0.1, **o),
@@ -64,7 +64,7 @@ def train(
     return table, state
 
 
-# ---------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------- results
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_place_where_the_framework_is(kind: str) -> None:
     name, make, in_place = TABLES[kind]
@@ -166,7 +166,8 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """Check that this raises, because in a tf.function the table would move while the state stays."""
+    """Check that a variable with a tensor as state raises: in a tf.function, the table would change while the state
+    would not."""
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     optimizer, table = optim.adam(0.1), tensorflow_variable(START)
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")
@@ -250,7 +251,7 @@ def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(rows: str) -> 
             np.testing.assert_array_equal(done[key][frozen], initial[key][frozen])
             np.testing.assert_array_equal(done[key][~frozen], free[key][~frozen])
     dropped = [(i[~frozen[i]], v[~frozen[i]]) for i, v in BATCHES]
-    if rows == "touched":  # the same as dropping the rows of the gradient
+    if rows == "touched":  # frozen rows equal rows that the gradient lacks
         equal(done, contents(*train("numpy", START.copy(), OPTIMIZERS[label](), dropped)))
 
 
@@ -264,7 +265,8 @@ def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytes
 
 
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
-    """Check frozen rows beyond int32, in float16 zeros of 2^31 + 20 rows (4 GiB that are never touched)."""
+    """Check frozen rows with numbers beyond int32, in 2^31 + 20 rows of float16 zeros (4 GiB that are never
+    touched)."""
     rows = 2**31 + 20
     try:
         table = np.zeros((rows,), np.float16)
@@ -278,7 +280,7 @@ def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_micro_batches_accumulate_by_add(name: str) -> None:
-    """Check that add joins micro-batches and the step sums once, with the bits of the whole batch's gradient."""
+    """Check that `add` joins micro-batches, and that a step on the result has the bits of a step on the whole batch."""
     B, optimizer = islices.get_backend(name), optim.adam(0.1)
     table = B.asarray(START)
     whole = islices.add(*(gradient(name, batch) for batch in BATCHES))
@@ -334,7 +336,7 @@ def test_repr() -> None:
 
 
 def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
-    """Check that each table with a sparse gradient warns once, and that a dense gradient does not warn."""
+    """Check that islices warns once per table with a sparse gradient, and not for a dense gradient."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),
@@ -370,7 +372,7 @@ def test_optimizers_do_not_change() -> None:
 def test_optimizers_pickle_and_copy(frozen: Any) -> None:
     frozen = copy.copy(frozen)
     made = optim.adam(0.1, rows="all", frozen=frozen, maximize=True)
-    frozen[:] = [3] * len(frozen)  # no copy sees it
+    frozen[:] = [3] * len(frozen)  # the optimizer has copied the rows
     for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert repr(again) == repr(made)
         equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))

@@ -1,4 +1,5 @@
-"""The rules of the optimizers in compiled kernels; the suite compares their bits with the oracle."""
+"""Test optimizers' rules as code of compiled kernels: errors, and one kernel per rule. The suite compares the bits with
+the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test hyperparameters that change with the step, and names of semantics, beyond the vectors."""
+"""Test hyperparameters that change from step to step, and names of semantics, in more cases than the vectors have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Make = Callable[[Any], optim.Optimizer]
 
 
 def by_step(step: Any) -> Any:
-    """Return 1/2, 3/4, 7/8 ..., which are exact in every type and mode."""
+    """Return 1/2, 3/4, 7/8 ... for steps 0, 1, 2 .... These numbers are exact in every type and mode."""
     return (0.5, 0.75, 0.875)[step] if isinstance(step, int) else 1 - 0.5 ** (step + 1.0)
 
 
@@ -43,7 +43,7 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Return the result of a new optimizer for each step, with that step's number."""
+    """Return table and state after steps that each use a new optimizer, with the step's number as a constant."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):
@@ -57,7 +57,7 @@ def same(got: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(np.asarray(got[name]), np.asarray(x), err_msg=name)
 
 
-# ---------------------------------------------------------------------- by the step
+# ---------------------------------------------------------------------- hyperparameters of a step
 CASES: dict[str, Make] = {
     "torch beta1": lambda x: optim.adam(0.1, beta1=x, semantics="torch", rows="all"),
     "keras beta2": lambda x: optim.adam(0.1, beta2=x, amsgrad=True, semantics="keras"),
@@ -74,7 +74,7 @@ def test_a_function_of_the_step_is_the_number_of_the_step(name: str) -> None:
     expected = remade(make)
     same(steps(make(by_step)), expected)
     traced = jax.jit(lambda table: steps(make(by_step), table))(TABLE)
-    if name in ("torch beta1", "keras beta2"):  # whose power is Python's where the step is known
+    if name in ("torch beta1", "keras beta2"):  # Python computes the power if the step is known
         for key, x in expected.items():
             np.testing.assert_allclose(np.asarray(traced[key]), x, rtol=1e-6, atol=1e-7)
     else:
@@ -132,7 +132,7 @@ def test_any_real_number_is_a_float(x: Any) -> None:
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:
-    """Check that 1 - float32(0.9) is formed in float64, as clause 16 requires."""
+    """Check that 1 - float32(0.9) is computed in float64, as clause 16 requires."""
     table = TABLE.astype(np.float64)
     grad = islices.IndexedSlices(np.ones((1, 2)), np.array([1]), (ROWS, 2))
     ends = []
@@ -142,7 +142,7 @@ def test_numbers_of_numpy_are_taken_as_they_are() -> None:
     same({"table": ends[0][0], **ends[0][1]}, {"table": ends[1][0], **ends[1][1]})
 
 
-# ---------------------------------------------------------------------- which rows, whose semantics
+# ---------------------------------------------------------------------- rows and semantics
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_default_takes_the_only_kind_there_is(name: str) -> None:
     make = getattr(optim, name)

@@ -1,4 +1,4 @@
-"""Test optimizers inside each framework's compiler: donation, variables, steps that are not taken, torch.compile."""
+"""Test optimizers inside each framework's compiler: donation, variables, skipped steps, torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer a case of the golden vectors, as JSON."""
+"""Answer a case of the golden vectors; case and answer are JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATIONS = {
 
 
 def infinite(x: Any) -> Any:
-    """Return an order as a number, since JSON has a text for infinity."""
+    """Convert the order of a norm to a number: JSON writes infinity as a text."""
     return float(x) if isinstance(x, str) and x in ("inf", "-inf") else x
 
 
@@ -40,5 +40,5 @@ def answer(line: dict[str, Any]) -> dict[str, Any]:
             return {"ok": arrays.write(OPERATIONS[line["op"]](*args, **kwargs))}
     except arrays.UnsupportedError as why:
         return {"unsupported": str(why)}
-    except Exception as error:  # its faults too: they are reported unchanged
+    except Exception as error:  # also faults of the adapter: the suite reports them unchanged
         return {"error": type(error).__name__, "message": str(error)}

@@ -1,4 +1,5 @@
-"""Numbers with one rounding, slices, their forms in the protocol, and operations that only add, select or scale."""
+"""Numbers that are rounded once, slices, their JSON forms in the protocol, and operations that only add, select or
+scale."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class UnsupportedError(Exception):
 
 
 def rounded(x: Any, dtype: str) -> Any:
-    """Return wide numbers rounded to a dtype, stored in its wide type."""
+    """Round numbers of the wide type to a dtype, and return them in the dtype's wide type."""
     x = np.asarray(x)
     if dtype == "float16":
         return x.astype(np.float16).astype(np.float32)
@@ -37,7 +38,7 @@ def wide(dtype: str) -> Any:
 @dataclass(frozen=True)
 class Array:
     dtype: str
-    x: Any  # in the wide type
+    x: Any  # in the wide type of the dtype
 
     def like(self, x: Any) -> Array:
         return Array(self.dtype, rounded(x, self.dtype))
@@ -54,7 +55,7 @@ class Slices:
 
     @property
     def live(self) -> Any:
-        """Return the slots that are not empty."""
+        """Return the positions of the slots that are not empty."""
         return np.flatnonzero(self.indices != self.shape[0]) if self.padded else np.arange(len(self.indices))
 
     def with_values(self, x: Any, **flags: bool) -> Slices:
@@ -98,7 +99,7 @@ def _array(x: dict[str, Any]) -> Array:
 
 
 def _checked(s: Slices) -> Slices:
-    """Check indices by clause 2."""
+    """Check the indices of `s` by clause 2, and return `s`."""
     rows = s.shape[0]
     for k, index in enumerate(s.indices.tolist()):
         if index < 0 or (rows is not None and index >= rows + s.padded):
@@ -132,7 +133,8 @@ def write(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- clauses 3 to 6
 def row_sums(s: Slices) -> dict[int, Any]:
-    """Return the sums of rows by clause 3, by ascending index: left folds in the wide type, rounded once."""
+    """Return the sums of rows by clause 3, in ascending order of rows. Each sum is a left fold in the wide type,
+    rounded once."""
     sums: dict[int, Any] = {}
     for k in s.live:
         index, row = int(s.indices[k]), s.values.x[k]
@@ -182,7 +184,7 @@ def concat(parts: list[Slices]) -> Slices:
 
 
 def mapped(fn: Any, *trees: Any) -> Any:
-    """Map the leaves of trees of one structure (clause 1). None is not a leaf and stays."""
+    """Apply `fn` to the leaves of trees that have the same structure (clause 1). None is not a leaf and stays None."""
     first = next((tree for tree in trees if tree is not None), None)
     if isinstance(first, dict):
         return {key: mapped(fn, *(tree[key] for tree in trees)) for key in first}
@@ -211,7 +213,7 @@ def _add(*terms: Any) -> Any:
 
 
 def scale(x: Any, factor: Any) -> Any:
-    """Return scaled values by clauses 6 and 18."""
+    """Multiply values by a factor (clauses 6 and 18)."""
     values = x.values if isinstance(x, Slices) else x
     if values.dtype not in FLOATS and not (isinstance(factor, int) and not isinstance(factor, bool)):
         raise TypeError("factor: integers are scaled by integers")
@@ -220,7 +222,7 @@ def scale(x: Any, factor: Any) -> Any:
 
 
 def divide(s: Slices, c: Any) -> Slices:
-    """Return divided values by clauses 6 and 18."""
+    """Divide values by a number (clauses 6 and 18)."""
     if s.values.dtype not in FLOATS or isinstance(c, bool) or not isinstance(c, (int, float, Array)):
         raise TypeError("c: floats are divided by numbers that are no bools")
     if isinstance(c, Array) and (c.x.shape or c.dtype == "bool"):

@@ -1,4 +1,4 @@
-"""Lookups and their gradients, padding, bags and gradients per sample by clauses 12, 14 and 19."""
+"""Lookups and their gradients, padding, bags and per-sample gradients by clauses 12, 14 and 19."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from from_text.norms import clip, factored, norm64, numbers, result
 
 
 def halves(x: Any) -> Any:
-    """Return the sum of a row by halves (clause 19)."""
+    """Return the sum of a row by repeated halving (clause 19)."""
     x, aside = np.ravel(x), []
     while len(x) > 1:
         if len(x) % 2:
@@ -31,7 +31,7 @@ def halves(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ids:
-    """The flat ids of a lookup, with the kind, bag and sample of each (-1 for none)."""
+    """The flat ids of a lookup, the kind of each id, and the number of its bag or sample (-1 for none)."""
 
     ids: Any
     index_dtype: str
@@ -47,7 +47,7 @@ class Ids:
 
     @property
     def kept(self) -> Any:
-        """Return the ids that have a slice."""
+        """Return the positions of the ids that have a slice."""
         return np.flatnonzero(~(self.absent | self.padding))
 
 
@@ -89,7 +89,7 @@ def ids_of(
 
 
 def _by_frequency(values: Any, found: Ids, dtype: str) -> Any:
-    """Return each occurrence's row divided by the count of its index, without padding and absent ids."""
+    """Divide the row of each occurrence by the count of its index. Padding and absent ids do not count."""
     some = ~(found.absent | found.padding)
     there = found.ids[some].tolist()
     counts = {index: there.count(index) for index in set(there)}
@@ -130,7 +130,7 @@ def scale_by_frequency(s: Slices) -> Slices:
 
 # ---------------------------------------------------------------------- rows and bags
 def _rows(table: Array, found: Ids) -> Any:
-    """Return the row of each id, or zeros for an absent id."""
+    """Return the row of each id; an absent id has zeros."""
     out = np.zeros((len(found.ids), *table.x.shape[1:]), table.x.dtype)
     for k in np.flatnonzero(~found.absent):
         out[k] = table.x[found.ids[k]]
@@ -145,7 +145,7 @@ def _fold(terms: Any) -> Any:
 
 
 def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
-    """Return the divisor of each bag's sum, or None without one."""
+    """Return the divisor of the sum of one bag, or None if the combiner has no divisor."""
     if combiner == "sum":
         return None
     if w is None:
@@ -155,7 +155,7 @@ def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
 
 
 def _bag(combiner: str, x: Any, w: Any) -> tuple[Any, Any]:
-    """Return (the bag's result, not rounded to 16 bits, its divisor)"""
+    """Return (result, divisor) of one bag. The result is not rounded to 16 bits."""
     kind = x.dtype.type
     if not len(x):
         return np.zeros(x.shape[1:], x.dtype), kind(0)
@@ -262,7 +262,7 @@ def renorm_rows(table: Array, ids: Any, max_norm: float, nonfinite: str = "propa
     return Array(table.dtype, out)
 
 
-# ---------------------------------------------------------------------- one gradient a sample
+# ---------------------------------------------------------------------- one gradient per sample
 class PerSample:
     def __init__(self, upstream: Array, ids: Any, num_rows: int, product: Any = None, **options: Any) -> None:
         self.found = ids_of(ids, num_rows, by="sample", **options)

@@ -15,7 +15,7 @@ from from_text.arrays import Array, Slices, coalesce, mapped, rounded, row_sums,
 
 
 def numbers(x: Any) -> list[float]:
-    """Return the elements of T that are stored, duplicates summed, as float64."""
+    """Return the stored elements of a leaf as float64, with duplicates summed."""
     if x is None:
         return []
     parts = list(row_sums(x).values()) if isinstance(x, Slices) else [x.x]
@@ -39,7 +39,7 @@ def _float(x: Fraction) -> float:
 
 
 def _root(s: Fraction) -> float:
-    """Return the square root of s, rounded to 53 bits for any exponent."""
+    """Return the square root of s with 53 significant bits, even if s is beyond the range of float64."""
     if not s:
         return 0.0
     half = (s.numerator.bit_length() - s.denominator.bit_length()) // 2
@@ -99,7 +99,7 @@ def top_k_rows(x: Any, k: int) -> Any:
 
 # ---------------------------------------------------------------------- clauses 9 and 10
 def number(limit: Any) -> float:
-    """Return a limit as a number, which may come as a 0-d array."""
+    """Convert a limit, which may be a 0-d array, to a number."""
     return float(np.ravel(limit.x)[0]) if isinstance(limit, Array) else limit
 
 
@@ -116,7 +116,8 @@ def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
 
 
 def factored(x: Array, n: float, limit: Any, nonfinite: str) -> Any:
-    """Return values clipped to a limit by a norm, rounded in the wide type, or None if they do not change."""
+    """Return the values, clipped to a limit by the norm n and rounded to the dtype, or None if the clip changes
+    nothing."""
     limit = number(limit)
     if not math.isfinite(n):
         if nonfinite == "raise":
@@ -138,7 +139,8 @@ def clip(x: Any, n: float, limit: float, nonfinite: str) -> Any:
 
 
 def units(values: Any, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Return the place of each unit of an array, one per position along the axes that norms do not reduce."""
+    """Return the index of each unit of an array. There is one unit per position along the axes that norms do not
+    reduce."""
     kept = [range(n) if k not in axes else [slice(None)] for k, n in enumerate(values.shape)]
     return list(itertools.product(*kept))
 
@@ -229,7 +231,7 @@ def _signs(x: Any) -> Any:
 
 
 def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
-    """Return the change of a norm per element of the array of sums of rows, in float64; 0 at norm 0."""
+    """Return the derivative of the norm with respect to the sums of rows, in float64. The derivative is 0 at norm 0."""
     if n == 0:
         return np.zeros_like(size)
     if ord == 2:
@@ -241,7 +243,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """Return the float64 sum of each slot's row, with zeros for an empty slot."""
+    """Return the float64 sum of each slot's row; an empty slot has zeros."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)
@@ -251,7 +253,7 @@ def sums_at_slots(x: Any) -> Any:
 
 
 def gradient(op: str, xs: list[Any], upstream: list[Array], limit: float = 0.0, **options: Any) -> list[Array]:
-    """Return the gradient of sum(op(xs) * upstream) with respect to each leaf's stored values."""
+    """Return the gradient of sum(op(xs) * upstream) with respect to the stored values of each leaf."""
     stored = [x.values if isinstance(x, Slices) else x for x in xs]
     if op == "clip_by_value":
         return [_by_value(xs[0], upstream[0], **options)]

@@ -1,4 +1,4 @@
-"""Optimizers by clause 16."""
+"""Optimizers, by clause 16 of the specification."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST = 1e-290
 
 
 def powers(beta: float, t: int) -> float:
-    """Return beta^t as a product by halves of 32 factors."""
+    """Return beta^t: multiply the first half of 32 factors by the second half until one factor is left."""
     factors = []
     for k in range(32):
         factors.append(beta if t >> k & 1 else 1.0)
@@ -37,7 +37,7 @@ def powers(beta: float, t: int) -> float:
 
 
 def root_of(n: Any, p: float, digits: int) -> Any:
-    """Return r(n) = n^p from roots and squares."""
+    """Return n^p, the function r(n) of clause 16, computed by roots and squares."""
     if p == 0.5:
         return np.sqrt(n)
     if p == 1:
@@ -59,7 +59,7 @@ def root_of(n: Any, p: float, digits: int) -> Any:
 
 
 class Step:
-    """The numbers of one step, rounded to the wide type."""
+    """The numbers of one step; reading a number rounds it to the wide type."""
 
     def __init__(self, name: str, hyper: dict[str, Any], t: int, kind: Any) -> None:
         self.name, self.t, self.kind = name, t, kind
@@ -83,7 +83,8 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """Return the state's arrays with their initial values: zeros, or initial_accumulator."""
+    """Return a dict from the names of the state's arrays to "0" or "initial" (initial_accumulator), the initial
+    value."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}
@@ -110,7 +111,7 @@ def _largest(a: Any, b: Any) -> Any:
 
 
 def rule(s: Step, w: Any, g: Any, a: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return (the rows after the step, their state)"""
+    """Return (the rows after a step, their state after the step)."""
     h, n, t, name, lr = s.h, s.n, s.t, s.name, s["lr"]
     if s.some("weight_decay"):
         if name in ("adamw", "lion") or (name == "nadam" and h["decoupled_weight_decay"]):
@@ -198,7 +199,7 @@ def _nadam(s: Step, w: Any, g: Any, m: Any, v: Any, second: Any) -> Any:
 
 # ---------------------------------------------------------------------- the steps
 def _moved(grad: Any, rows: str, count: int, frozen: Any) -> tuple[Any, Any]:
-    """Return (the rows that move, their gradients)"""
+    """Return (the rows that a step updates, the gradient of each row)."""
     if isinstance(grad, Slices):
         sums = row_sums(grad)
         places, g = np.array(list(sums), np.int64), stacked(sums.values(), grad.values.x)

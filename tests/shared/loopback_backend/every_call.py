@@ -1,4 +1,5 @@
-"""Call every public function on loopback arrays, and print JSON: mode -> function -> the types in its result."""
+"""Call every public function on loopback arrays, and print the types in the results as JSON: mode -> function ->
+types."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def slices(**options: Any) -> islices.IndexedSlices:
 
 
 def tree() -> dict[str, Any]:
-    """Return a tree with a gradient of every kind: slices, the framework's type, dense, and None."""
+    """Return a tree with each kind of gradient: slices, the framework's sparse type, dense, and None."""
     return {"slices": slices(), "own": islices.to_native(slices()), "dense": [table(), None]}
 
 
@@ -74,7 +75,7 @@ def through_a_file() -> Any:
 
 
 def compared() -> Any:
-    """Return the arrays, if a report can be made of them."""
+    """Check that `diff` reports a difference between two trees of loopback arrays, and return such a tree."""
     found = islices.diff(tree(), islices.scale(tree(), 0.5))
     assert not found.equal
     assert str(found)
@@ -82,7 +83,7 @@ def compared() -> Any:
 
 
 def sharded() -> list[Any]:
-    """Return the results of a ShardedTable's methods on one rank."""
+    """Return the results of ShardedTable's methods on a single rank."""
     rows = ShardedTable.from_full(table(), Alone(), padding_idx=0)
     batch = rows.fetch(array(1, 2, 1, dtype=np.int64))
     gradient = rows.reduce(batch, islices.IndexedSlices(array([1, 1]), array(1, dtype=np.int64), (2, 2)))
@@ -132,7 +133,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 def kinds(x: Any) -> Iterator[str]:
-    """Return the names of the types in a result."""
+    """Yield the names of the types in a result."""
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, (list, tuple)):

@@ -1,6 +1,6 @@
-"""The adapter of `loopback`, which has the host's primitives and boxes every returned array.
+"""The adapter of `loopback`: it has the host's primitives, and boxes every array that it returns.
 
-``arithmetic`` does the work. A test of a broken backend replaces it.
+The adapter computes with the object ``arithmetic``, which tests of broken backends replace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from islices.core.host import HostBackend
 
 
 class Arithmetic(HostBackend):
-    """The host's primitives, without methods that combine several primitives, so that each primitive runs."""
+    """The host's primitives. Methods that combine several primitives are omitted, so that each primitive runs."""
 
     sum_duplicates = Backend.sum_duplicates
     sum_rows = Backend.sum_rows

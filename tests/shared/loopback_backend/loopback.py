@@ -1,7 +1,7 @@
-"""Arrays that can only be added, subtracted, multiplied and negated. Every other access raises.
+"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises.
 
-`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of
-a separate class, so a core that bypasses the adapter is found. Neither ``getattr(x, name, None)`` nor ``except
+`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of a
+separate class, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
 (AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
 """
 
@@ -15,16 +15,16 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """The error if code outside of the adapter looks into an array."""
+    """The error if code outside of the adapter reads an array."""
 
 
 class Opaque:
-    """The common part of this framework's arrays and sparse gradients, which hides everything."""
+    """The base class of this framework's arrays and sparse gradients. The class hides all attributes."""
 
     __slots__ = ("__weakref__", "_inside")
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":  # isinstance reads it
+        if name == "__class__":  # isinstance reads __class__
             return type(self)
         raise TouchedError(f".{name} of a loopback object")
 
@@ -36,7 +36,7 @@ class Opaque:
 
 
 class LoopbackArray(Opaque):
-    """A dense array."""
+    """A dense array of the framework."""
 
     __slots__ = ()
 
@@ -53,7 +53,8 @@ class LoopbackArray(Opaque):
         return box(-unbox(self))
 
     def __truediv__(self, other: object) -> Any:
-        """Leave the division to an operand of another library, as a framework's arrays do."""
+        """Leave division to an operand of another library, as arrays of a framework do; raise for all other
+        operands."""
         if isinstance(other, (LoopbackArray, int, float)):
             raise TouchedError("division of loopback arrays: it is the adapter's")
         return NotImplemented
@@ -74,7 +75,8 @@ def _refusal(name: str) -> Any:
     return refuse
 
 
-#: Python finds special methods on the class, past __getattribute__. These are all there are, but for the arithmetic.
+#: Python reads special methods from the class, without __getattribute__. These are all special methods but the
+#: arithmetic.
 for _name in """
     array array_interface array_struct array_priority array_function dlpack dlpack_device buffer
     len iter next reversed contains getitem setitem delitem missing length_hint
@@ -90,7 +92,8 @@ Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
-    """Return an array's other operand: an array of its dtype, or a Python number, which gets the dtype."""
+    """Return the content of an operation's second operand: an array of the same dtype, or a Python number in this
+    dtype."""
     inside = unbox(x)
     if type(other) in (int, float):
         return np.asarray(other, inside.dtype)
@@ -101,14 +104,14 @@ def _operand(x: LoopbackArray, other: object) -> Any:
     return unbox(other)
 
 
-# ---------------------------------------------------------------------- the adapter's keys
+# ---------------------------------------------------------------------- only for the adapter
 def box(inside: Any, kind: type = LoopbackArray) -> Any:
-    """Return an object of the framework around a NumPy array, or around the parts of a sparse gradient."""
+    """Return an object of the framework that contains a NumPy array, or the parts of a sparse gradient."""
     x = object.__new__(kind)
     object.__setattr__(x, "_inside", np.asarray(inside) if kind is LoopbackArray else inside)
     return x
 
 
 def unbox(x: Opaque) -> Any:
-    """Return the content."""
+    """Return the content of an object of the framework."""
     return object.__getattribute__(x, "_inside")

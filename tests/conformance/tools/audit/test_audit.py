@@ -1,5 +1,4 @@
-"""Test `islices audit`: the comparison, processes that end or hang, the choice of probes, the report and the
-findings."""
+"""Test `islices audit`: comparisons, processes that exit or hang, the choice of probes, the report and the findings."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def raising(error: Exception) -> Any:
     return call
 
 
-#: (the call, what is expected, outcome, error)
+#: (call, expected result, outcome, error)
 ANSWERS = [
     (lambda: [NAN, -0.0], [NAN, 0.0], "agrees", ""),
     (lambda: np.float32([1, 2]), Array("float32", (2,), [1.0, 2.0]), "agrees", ""),
@@ -111,7 +110,7 @@ def test_a_broken_probe_is_exit_code_3(
     assert "1 broken" in capsys.readouterr().err
 
 
-#: (arguments, what the message says)
+#: (arguments, part of the message)
 WRONG = [
     (["-b", "tensorflaw"], "--backend: got 'tensorflaw'; accepted are "),
     (["-b", "numpy", "-k", "no such words"], "-k: no probe matches 'no such words'"),
@@ -133,7 +132,7 @@ def test_an_audit_as_markdown_and_as_json(capsys: pytest.CaptureFixture[str]) ->
     assert all(f["got"] in document for f in findings)
 
 
-#: distribution -> the version that everything was measured with
+#: distribution -> the version with which the findings were measured
 MEASURED = {
     "torch": "2.13.0", "tensorflow-cpu": "2.21.0", "keras": "3.15.1", "jax": "0.10.2", "optax": "0.2.8",
     "mxnet": "1.9.1",
@@ -152,4 +151,4 @@ def test_all_is_as_measured(module: str) -> None:
             if installed != version:
                 pytest.skip(f"measured with {name} {version}, installed is {installed}")
     other = [f for f in run_module(module, "") if f["status"] not in ("as measured", "")]
-    assert not [f for f in other if "NaN" not in f["call"]], other  # NaNs' bits: by the processor
+    assert not [f for f in other if "NaN" not in f["call"]], other  # the bits of NaNs depend on the processor

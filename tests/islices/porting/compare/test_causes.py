@@ -1,6 +1,6 @@
-"""Test that `islices.diff` names the cause of differences by the frameworks' layers, losses, clips and optimizers.
+"""Test that `islices.diff` names the cause of a difference between layers, losses, clips and optimizers of frameworks.
 
-Each report names this cause and no other that contradicts it.
+Each report names the cause, and no cause that contradicts it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
 
 
 def case(*names: str) -> Callable[[Case], Case]:
-    """Register a case; names are the causes that explain it together."""
+    """Register a case with the names of the causes that together explain it."""
 
     def register(fn: Case) -> Case:
         CASES[fn.__name__] = (fn, names)
@@ -37,9 +37,9 @@ def case(*names: str) -> Callable[[Case], Case]:
     return register
 
 
-# ---------------------------------------------------------------------- one model, as each framework's user writes it
+# ---------------------------------------------------------------------- one model, written for each framework
 class Data:
-    """A batch of sentences that end in padding, upstream weights of each token, and a start."""
+    """A batch of padded sentences, with weights for the upstream gradient and initial parameters."""
 
     def __init__(self, r: np.random.Generator, scale: float = 1.0, padding: bool = True) -> None:
         ids = np.minimum(1 + r.zipf(1.3, (BATCH, LENGTH)), ROWS - 2).astype(np.int64)
@@ -57,7 +57,8 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """Return the gradient of torch.nn.Embedding, sparse unless options say otherwise."""
+    """Return the gradient of torch.nn.Embedding. The gradient is sparse unless `options` have another value of
+    `sparse`."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -65,7 +66,8 @@ def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) 
 
 
 def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False, ids: Any = None) -> Any:
-    """Return the gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
+    """Return the gradient of keras.layers.Embedding. If `masked`, the layer has mask_zero and the loss uses the
+    mask."""
     layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
     layer.build()
     given = tf.constant(d.ids if ids is None else ids)
@@ -78,7 +80,7 @@ def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool
 
 
 def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, rows: int = ROWS) -> Any:
-    """Return the gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
+    """Return the gradient of a gather as a BCOO. As JAX users do, differentiate with respect to the gathered rows."""
     ids = jnp.asarray(d.ids if ids is None else ids)
     loss = lambda x: reduce((x * d.weights).sum(-1))  # noqa: E731
     gathered = jax.grad(loss)(jnp.zeros((rows, DIM))[ids])
@@ -86,7 +88,7 @@ def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, row
 
 
 def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
-    """Run clip_grad_norm_ as a torch user does: on coalesced values, because it raises for sparse gradients."""
+    """Clip coalesced values by clip_grad_norm_, as torch users do, because the function raises for sparse gradients."""
     grads = {k: g.coalesce() if g.is_sparse else g.clone() for k, g in tree.items()}
     parameters = []
     for g in grads.values():
@@ -158,7 +160,7 @@ def a_gradient_rounded_to_float16(r: np.random.Generator) -> Any:
     return by_jax(d), g.half(), {}
 
 
-# ---------------------------------------------------------------------- two at once
+# ---------------------------------------------------------------------- two causes at once
 @case("padding", "duplicates")
 def padding_kept_and_clipped_without_summing(r: np.random.Generator) -> Any:
     d = Data(r)
@@ -182,7 +184,8 @@ def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
 
 # ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
-    """tanh(embedding + positions), mean, linear, cross entropy, forward and backward by the framework."""
+    """Return the gradients of a classifier: tanh(embedding + positions), mean, linear layer, cross entropy. The
+    framework computes the forward and the backward pass."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
     if by == "torch":
         table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))

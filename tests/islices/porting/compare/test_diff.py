@@ -1,4 +1,4 @@
-"""Test `islices.diff`: its measures, equality, the pairing of tensors, errors, the command and the picture."""
+"""Test `islices.diff`: its measurements, equality, the pairing of tensors, errors, the command and the picture."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def slices(rows: Any, ids: Any, count: int | None = 8, dtype: str = "float32") -
 G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 
 
-# ---------------------------------------------------------------------- what is equal
+# ---------------------------------------------------------------------- equality
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare native objects with the same meaning, one of them uncoalesced."""
+    """Compare a gradient with the same gradient as a framework's object. One side may be uncoalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -57,7 +57,7 @@ def test_a_stored_row_of_zeros_is_a_difference_to_a_sparse_side_and_none_to_a_de
 
 def test_shapes_that_differ() -> None:
     assert not islices.diff(G, slices(G.values, G.indices, 9)).equal
-    assert islices.diff(G, slices(G.values, G.indices, None)).equal  # one side does not know
+    assert islices.diff(G, slices(G.values, G.indices, None)).equal  # one side has an unknown number of rows
     rows = islices.diff(slices(np.ones((2, 3)), [0, 1]), slices(np.ones((2, 4)), [0, 1]))
     assert not rows.equal
     assert not rows.tensors[0].comparable
@@ -66,7 +66,7 @@ def test_shapes_that_differ() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint64"])
 def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
-    """Check that `diff` accepts all that `save` accepts, and that a mask on both sides does not explain a factor."""
+    """Check that `diff` accepts each dtype that `save` accepts, and that masks and counters explain no difference."""
     x = np.array([[1, 0], [1, 1]]).astype(dtype)
     y = np.array([[1, 0], [0, 1]]).astype(dtype)
     assert islices.diff({"m": x}, {"m": x.copy()}).equal
@@ -88,7 +88,7 @@ def test_integers_are_not_rounded() -> None:
     assert not islices.diff(np.array([2**62]), np.array([2**62 + 1])).rounding
 
 
-# ---------------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------------- measurements
 def test_rows_places_norms() -> None:
     a = slices([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]], [0, 2, 4])
     b = slices([[3.0, 4.5], [1.0, 1.0], [2.0, 0.0]], [0, 2, 7])
@@ -108,7 +108,7 @@ def test_the_verbose_report_shows_ten_rows_and_says_how_many_there_are() -> None
 
 
 def test_cost_follows_the_stored_rows() -> None:
-    """Check the cost with a table of 1e9 rows, which would have 16 GB as a dense array."""
+    """Check the cost of `diff` for sparse gradients of a table with 1e9 rows; a dense gradient would need 16 GB."""
     r = np.random.default_rng(0)
     ids = np.sort(r.choice(10**9, 50_000, replace=False))
     a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
@@ -173,7 +173,8 @@ def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: t
 # ---------------------------------------------------------------------- causes
 @pytest.mark.parametrize("masked", [False, True], ids=["dropped", "zeros"])
 def test_a_padding_row_that_is_dropped_or_zero_counts_in_no_norm(masked: bool) -> None:
-    """Check that the unsummed slots of the padding row do not count in the norm of the side that keeps none."""
+    """Check that `diff` explains padding and a clip together. The side without the padding row did not count the slots
+    of this row in the norm."""
     r = np.random.default_rng(0)
     raw = slices(r.standard_normal((60, 4)), np.r_[0, 0, r.integers(0, 12, 58)], 20)
     values = raw.values * (np.asarray(raw.indices) != 0)[:, None]
@@ -193,8 +194,8 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that search and explanation find a new cause by its record: singly, with a factor, and before causes it
-    subsumes."""
+    """Check that `diff` finds a new cause from its record: without other causes, with a factor, and before causes that
+    it subsumes."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"
@@ -235,8 +236,8 @@ def run(files: Path, *words: str) -> int:
 
 def test_the_exit_code_says_whether_files_are_equal(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(files, "keeps.safetensors", "keeps.safetensors") == 0
-    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # values, dense and sparse
-    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb") == 1  # one tensor more
+    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # dense and sparse values
+    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb") == 1  # an extra tensor
     capsys.readouterr()
     assert run(files, "keeps.safetensors", "drops.safetensors") == 1
     out = capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Test that the line in a report fixes the second side, so that `islices.diff` finds no difference."""
+"""Test the line "fix:" of reports: code of this line changes the second side so that `islices.diff` finds no
+difference."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ for n in LAST:
 CLIP, CLIP_EACH = "grads, _ = islices.clip_by_global_norm(grads, 0.2)", "grads = islices.clip_by_norm(grads, 0.2)"
 LEFT = "{n: g for n, g in grads.items() if n != 'v'}"
 KNOWN = {"before": RAW, "max_norm": 0.2}
-#: (what was meant, what the port does, options) -> the line.
+#: name -> (the intended gradients, the gradients of the port, options, the expected line)
 CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "clipped": (CLIPPED, G, {"max_norm": 0.2}, CLIP),
     "each, not together": (EACH, CLIPPED, KNOWN, CLIP_EACH),
@@ -68,7 +69,7 @@ def test_the_line_fixes_the_port(name: str) -> None:
     lines = [x.strip().removeprefix(lead) for x in str(found).splitlines() if x.strip().startswith(lead)]
     assert lines == [line], str(found)
     given: dict[str, Any] = {"islices": islices, "np": np}
-    start = options.get("before", wrong)  # where the port clips too, the line stands in place of its clip
+    start = options.get("before", wrong)  # if the port clips, the line replaces the port's clip
     if line.startswith("grads"):
         exec(line, given | (names := {"grads": start}), names)
         fixed = names["grads"]

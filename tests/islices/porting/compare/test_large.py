@@ -1,4 +1,5 @@
-"""Test large tensors. Causes are tried on some rows and confirmed on all; a reported cause must hold for all rows."""
+"""Test large tensors. `diff` tries causes on some rows and confirms them on all rows; a reported cause must hold for
+all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ ROWS, WIDTH = 400, 4
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Treat every tensor as a large one: about a sixth of the rows comes first, then blocks of 16."""
+    """Return a function that makes `diff` treat every tensor as large: about a sixth of the rows come first, then
+    blocks of 16."""
 
     def make() -> None:
         for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64}.items():
@@ -34,7 +36,7 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
 
 
 def made() -> dict[str, Any]:
-    """Return name -> (a, b, options), where a cause turns one side into the other."""
+    """Return a dict from names of causes to (a, b, options). Applying the causes to one side gives the other side."""
     r = np.random.default_rng(0)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)
@@ -71,7 +73,7 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
 
 
 def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts: Callable[[], None]) -> None:
-    """Check that one deviating row prevents a cause: all other rows are divided by eight."""
+    """Check that one deviating row prevents a cause that all other rows have: division by eight."""
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()

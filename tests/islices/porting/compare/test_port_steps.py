@@ -1,4 +1,4 @@
-"""Test steps that differ between two frameworks: reports name one cause, two causes, and causes after many steps."""
+"""Test steps that differ between two frameworks. Reports must name the one or two causes, also after many steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 
 def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
-    """Check plain SGD, whose state is an empty dict, against momentum, whose state has an array per table after step
-    two."""
+    """Compare plain SGD, whose state is an empty dict, with momentum, whose state has an array per table after two
+    steps."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
 
@@ -52,7 +52,7 @@ def described(name: str, **numbers: float) -> dict[str, Any]:
     return {"name": name, "semantics": "torch", "rows": "all", **numbers}
 
 
-#: One side by torch, its description, and what it differs in from Adam by 1e-3.
+#: name -> (torch's optimizer, its description, causes of the difference from Adam with rate 1e-3)
 DESCRIBED = {
     "decoupled decay and epsilon": (
         lambda p: torch.optim.AdamW(p, 1e-3, eps=1e-5, weight_decay=0.1),
@@ -66,7 +66,8 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Check that the description decides between Adagrad from zeros and Adam, whose first steps are equal."""
+    """Check that descriptions of the optimizers decide the causes, because the first steps of different optimizers may
+    be equal."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
     g = summed(d)
@@ -79,7 +80,7 @@ def test_what_is_described_in_full_is_what_steps(name: str) -> None:
 
 
 def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
-    """Check the initial accumulator. MXNet makes Adagrad's state in the first step, optax before it."""
+    """Check that the report names the initial accumulator, although MXNet creates Adagrad's state later than optax."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
     sides = []
@@ -104,7 +105,7 @@ def test_raw_duplicates_are_named_if_the_description_does_not_name_them() -> Non
 
 
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
-    """Check that torch's RAdam, whose first steps are gradient descent, is not mistaken for it."""
+    """Check that the report does not mistake torch's RAdam for gradient descent, although the first steps are equal."""
     d = Batch(2)
     g = summed(d)
     a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g)["u"] for make in (torch.optim.RAdam, torch.optim.Adam))
@@ -115,7 +116,7 @@ def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
 def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
-    """Check that the report names no cause if one recipe explains both sides."""
+    """Check that the report names no cause if the same optimizer made both steps, from different tables."""
     steps = []
     for d in (Batch(2), Batch(5)):
         g = summed(d)

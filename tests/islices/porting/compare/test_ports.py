@@ -1,4 +1,4 @@
-"""Test that the typical differences of ports, made by the frameworks, are explained."""
+"""Test that `islices.diff` explains the typical differences of ports. The frameworks compute both sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 
 def reported(found: Any) -> list[set[str]]:
-    """Return the names of the causes in each explanation."""
+    """Return the names of the causes in each explanation, as one set per explanation."""
     return [set(e.names) for e in found.causes]
 
 
@@ -62,8 +62,8 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """Check that both causes are reported: u is clipped by its norm, and v, under the limit, was left out or clipped
-    separately."""
+    """Check that the report has both explanations: "v" was left out of the clip, or each tensor was clipped by its
+    norm."""
     d = Batch(1)
     g = summed(d)
     g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}

@@ -1,4 +1,4 @@
-"""Test that no cause is named for unrelated steps and gradients, or for misleading ones."""
+"""Test that reports name no cause for unrelated steps and gradients, even for misleading ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from unrelated import ADVERSARIAL, Near, adversarial_pair, random_pair
 
-#: Pairs of one of soak's tests.
+#: number of pairs in one soak test
 CHUNK = 250
 
 

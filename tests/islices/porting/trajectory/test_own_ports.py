@@ -1,5 +1,5 @@
-"""Test a torch loop and its port to optax with one or two differences: reports name them for both orders of the
-sides."""
+"""Test reports on a torch loop and a port to optax with one or two differences. Each report must contain the causes of
+the differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = {"u": (30, 6), "v": (9, 6)}
 RNG = np.random.default_rng(4)
 START = {name: (RNG.standard_normal(shape) / 3).astype(np.float32) for name, shape in SIZES.items()}
 BATCHES = np.stack([RNG.integers(0, n, (STEPS, 16)) for n, _ in SIZES.values()], axis=-1)
-#: A limit below the norm of both tables' gradients together, and below that of v's gradient.
+#: A limit below the norm of both tables' gradients together, and below the norm of v's gradient.
 LIMIT = 0.1
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -92,7 +92,7 @@ def clip_values(ps: Sequence[torch.Tensor]) -> None:
 
 SGD, NORM = optax.sgd(0.05), optax.clip_by_global_norm
 EACH = optax.multi_transform({"u": NORM(LIMIT), "v": NORM(LIMIT)}, {"u": "u", "v": "v"})
-#: torch's optimizer and clip, optax's, and the names of the causes that the report must contain.
+#: name -> (torch's optimizer and clip, optax's optimizer and clip, causes that the report must contain)
 PORTS: dict[str, tuple[Make, Clip | None, Any, Any, set[str]]] = {
     "epsilon": (of("Adam", 0.01, eps=1e-4), None, optax.adam(0.01), None, {"step_epsilon"}),
     "momentum": (of("SGD", 0.05, momentum=0.9), None, SGD, None, {"momentum"}),

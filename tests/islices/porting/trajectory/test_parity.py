@@ -1,5 +1,4 @@
-"""Test `islices.parity`: equal trainings are equal, rounding is not a fault, and each fault is found where it
-begins."""
+"""Test `islices.parity`: equal trainings are equal, rounding is no fault, and parity finds where each fault begins."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ def training(
     max_norm: float = 0.05,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Train a factorization of two tables by squared error, with one global norm and an optimizer of islices.
+    """Train two tables whose looked-up rows are multiplied, with a squared error, a clip by the global norm and an
+    optimizer of islices.
 
-    sums is the type in which products are summed, where frameworks differ. fault changes the positions of a step, in
-    order.
+    Frameworks sum in different types: `sums` is the type here. The function `fault` may change each position of a step.
     """
     r = np.random.default_rng(seed)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(dtype) for k in ("user", "item")}
@@ -69,7 +68,7 @@ def _copied(tree: Any) -> Any:
 
 
 def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> Callable[[int, dict[str, Any]], None]:
-    """Return a fault from a step on, which changes a position as soon as it exists."""
+    """Return a fault that changes a position, as soon as the position exists, in each step from `number` on."""
     done: set[int] = set()
 
     def fault(step: int, has: dict[str, Any]) -> None:
@@ -80,7 +79,7 @@ def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> 
     return fault
 
 
-# ---------------------------------------------------------------------- what is no fault
+# ---------------------------------------------------------------------- equal trainings
 @pytest.mark.parametrize(("optimizer", "with_state"), [("adam", True), ("adam", False), ("adagrad", True)])
 def test_rounding_is_no_fault(optimizer: str, with_state: bool) -> None:
     rule = getattr(optim, optimizer)(0.02)
@@ -162,7 +161,7 @@ OTHERS = {
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
-    """Check that another optimizer is found at the first step at which it differs."""
+    """Check that parity finds another optimizer at the first step that differs."""
     pair = OTHERS[name]
     keep = ("batch", "tables", "gradients", "clipped", "tables_after", *(("state", "state_after") * with_state))
     found = islices.parity(*(training(rule, keep=keep) for rule in pair))
@@ -172,7 +171,7 @@ def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
 
 
 def projected(step: int, has: dict[str, Any], scale: float = 1.0) -> None:
-    """Return rows that are normalized before each step except the first, as in TransE."""
+    """Normalize the user table's rows before each step except the first, as in TransE."""
     if step > 1 and "outputs" not in has:
         table = has["tables"]["user"]
         table *= scale / np.linalg.norm(table, axis=1, keepdims=True)
@@ -187,7 +186,8 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """Check a case in which an output bias is furthest off and too small to prove a cause."""
+    """Check that parity names the cause, although the tensor with the largest difference, a bias of one element, proves
+    no cause."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
@@ -204,7 +204,8 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """Check that a changed beta2, which scales each element of a state differently, is not explained as a clip."""
+    """Check that parity does not explain a difference of states, which beta2 causes, by a clip or another cause of
+    gradients."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None
@@ -261,7 +262,8 @@ def test_a_position_that_is_ignored() -> None:
 
 
 def test_order_of_duplicates_is_rounding() -> None:
-    """Check a cancelling sum in two orders, whose rounding error Adam follows, and a fault elsewhere."""
+    """Check sums that cancel, added in two orders: parity reports rounding although Adam amplifies it, but still finds
+    another learning rate."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(5)
@@ -269,7 +271,7 @@ def test_order_of_duplicates_is_rounding() -> None:
         state = optimizer.init(table)
         for _ in range(3):
             values, ids = r.standard_normal((60, 3)).astype(np.float32), r.integers(0, 6, 60)
-            for row in range(3):  # sums of 1e-7 of their slots' size
+            for row in range(3):  # sums are about 1e-7 of the slots' size
                 last = np.flatnonzero(ids == row)[-1]
                 values[last] -= values[ids == row].sum(0, dtype=np.float64).astype(np.float32)
             grad = islices.IndexedSlices(values, ids, (6, 3))
@@ -324,7 +326,7 @@ def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
-    """Check that recorded lazy steps store the moved rows, not the table."""
+    """Check that files of lazy steps contain the changed rows, not the whole table."""
     table = np.ones((50_000, 4), np.float32)
     recorder = islices.Recorder(tmp_path)
     for row in range(3):
@@ -352,7 +354,7 @@ def test_every_so_many_steps(tmp_path: Path) -> None:
 
 
 def test_recorder_adds_up(tmp_path: Path) -> None:
-    """Check that parts are copied when they are added, since a table may change in place afterwards."""
+    """Check that `add` copies its arrays, because a table may change in place afterwards."""
     table = np.zeros((3, 1), np.float32)
     with islices.Recorder(tmp_path) as recorder:
         recorder.add(tables={"t": table}, batch=np.array([1]))
@@ -407,7 +409,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         islices.parity(tmp_path, tmp_path)
 
 
-# ---------------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------------- outputs
 def test_json_and_picture(tmp_path: Path) -> None:
     found = islices.parity(
         training(), training(fault=at(4, "gradients", scaled("gradients", -1.0))), names=("old", "new")

@@ -1,4 +1,4 @@
-"""Test recorders of the frameworks' loops, and states that move from one framework's optimizer to another's."""
+"""Test recorders in the frameworks' loops, and the transfer of states between optimizers of different frameworks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: flo
 
 @pytest.mark.parametrize(("name", "sparse"), [("SGD", True), ("SparseAdam", True), ("RMSprop", False)])
 def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Path) -> None:
-    """Hooks describe torch's class, and write each position."""
+    """Check that the recorder's hooks describe torch's optimizer and record each position."""
     torch = pytest.importorskip("torch")
     options = {"lr": 0.1, **({"momentum": 0.5, "centered": True} if name == "RMSprop" else {})}
     make = getattr(torch.optim, name)
@@ -87,7 +87,7 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
-    """Check that three steps, a file, a new optimizer and two more steps have the bits of five steps."""
+    """Check that three steps, a file, a new optimizer and two more steps give the bits of five steps."""
     torch = pytest.importorskip("torch")
     from islices.backends.torch import start_from, state_of
 
@@ -155,7 +155,7 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("semantics", ["torch", "keras"])
 def test_momentum_goes_on_in_terms_of_the_other(semantics: str) -> None:
-    """Check that torch and optax continue a framework's formula with the steps that the formula would take."""
+    """Check that torch and optax continue a training with another framework's momentum on the same trajectory."""
     torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
     from islices.backends.jax.optax import start_from as start_optax
     from islices.backends.torch import optim as torch_rows
@@ -211,7 +211,7 @@ def test_states_that_do_not_fit(given: Any, message: str) -> None:
 
 # ---------------------------------------------------------------------- from Keras
 def keras_run(optimizer: Any, steps: int, folder: Path | None = None) -> Any:
-    """Run model.fit of an embedding on batches of two rows of ids."""
+    """Run model.fit on an embedding, with batches of two rows of ids."""
     import keras
 
     model = keras.Sequential([keras.layers.Embedding(12, 4, name="words")])
