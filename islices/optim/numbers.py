@@ -50,7 +50,7 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once anything has read the count
-        self.exact_lr = self.array_of(h["lr"])
+        self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return a number by its name."""
@@ -86,7 +86,8 @@ class Numbers:
 
     def correction(self, beta: str) -> Any:
         """Return the bias correction 1 - beta^t."""
-        return self.number(1.0) - self.power(self.h[beta])
+        one = 1.0 if self.E is modes.HOST else self.number(1.0)
+        return one - self.power(self.h[beta])
 
     def correction1(self) -> Any:
         return self.correction("beta1")

@@ -55,11 +55,11 @@ def adam_rule(
 class IslicesAdam(Numbers):
     def rate(self):
         """Return lr / (1 - beta1^t)."""
-        return self.E.div(self.exact_lr, self.correction1())
+        return self.E.div(self.exact_lr, self.correction("beta1"))
 
     def root(self):
         """Return sqrt(1 - beta2^t)."""
-        return self.E.sqrt(self.correction2())
+        return self.E.sqrt(self.correction("beta2"))
 
 
 class TorchAdam(IslicesAdam):
