@@ -1,4 +1,4 @@
-"""Run the suite, with each backend of each interpreter in a separate process, some at a time.
+"""Run the suite, with each backend of each interpreter in a separate process, two at a time.
 
 The variants of a backend share its process, and so its imports and compiled programs. Variants that need a separate
 environment have a separate process.
@@ -23,12 +23,9 @@ from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.workers import last_lines, whole_lines
-from islices.kernels.threads import cores
 
-#: Slowest first, so that processes end together; but NumPy, next to the slowest, compiles the kernels for all.
+#: Slowest first, so that two at a time end together; but NumPy, next to the slowest, compiles the kernels for all.
 ORDER = ("jax", "numpy", "torch", "tensorflow", "mxnet")
-#: The number of processes at a time: one more than the cores, so that none waits at an end, and a limit for memory.
-AT_A_TIME = min(cores(), 3) + 1
 #: Seconds without a case starting or ending after which a process counts as hung.
 PATIENCE = 300
 
@@ -57,26 +54,15 @@ class Job(NamedTuple):
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
     """Return the runs of the jobs, ordered by job and variant, and report their progress."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
-    compiles = next((n for n, k in enumerate(order) if jobs[k].name == "numpy"), len(order))
-    compiled, stopped = threading.Event(), threading.Event()
-
-    def run_one(n: int, watched: Watched) -> list[Run]:
-        if n > compiles:
-            compiled.wait()
-        try:
-            return [] if stopped.is_set() else _run_any(jobs[order[n]], selection, watched, stopped)
-        finally:
-            if n == compiles:
-                compiled.set()
-
-    names = [jobs[k].name for k in order]
-    with board(names) as watched, ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
-        futures = {k: pool.submit(run_one, n, w) for n, (k, w) in enumerate(zip(order, watched, strict=True))}
+    with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
+        stopped = threading.Event()
+        futures = {
+            k: pool.submit(_run_any, jobs[k], selection, w, stopped) for k, w in zip(order, watched, strict=True)
+        }
         try:
             return [run for k in range(len(jobs)) for run in futures[k].result()]
         except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
             stopped.set()
-            compiled.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
