@@ -1,4 +1,5 @@
-"""The common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import: `matplotlib`."""
+"""Define the common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import:
+`matplotlib`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name as a dict that json.dumps takes; numbers that are not finite are strings."""
+        """Return all fields by name, as a dict that json.dumps accepts; numbers that are not finite become strings."""
         found: dict[str, Any] = _plain(self)
         return found
 
@@ -59,7 +60,7 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return rows of cells as lines, with some columns aligned to the right."""
+    """Return rows of cells as lines of text; `right` lists the columns to align to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
