@@ -1,6 +1,6 @@
-"""Golden vectors of a wheel, as one compressed text in which floating-point arrays are written as their bits.
+"""Pack the golden vectors for a wheel into one compressed text, in which floating-point arrays are written as bits.
 
-setup.py runs this file without the package. May import: the standard library.
+setup.py runs this file before the package is installed. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of all files, then the files as one compressed text with one case per line."""
+    """Return one byte string: the SHA-256 of all files, then the compressed text of the files, with one case per
+    line."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}
@@ -31,7 +32,7 @@ def unpack(packed: bytes) -> tuple[str, list[str]]:
 
 
 def numbers(dtype: str, bits: str) -> list[float]:
-    """Return the numbers of an array from its bits in hexadecimal."""
+    """Return the numbers of an array whose bits are given in hexadecimal."""
     if dtype == "bfloat16":
         bits = "".join(f"{bits[k : k + 4]}0000" for k in range(0, len(bits), 4))
     data = bytes.fromhex(bits)
