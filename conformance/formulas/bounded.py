@@ -1,8 +1,9 @@
-"""Exact numbers with a bound on the error of float32 evaluations of the same formula. SPEC clause 28.
+"""Compute with numbers that have a bound on the error of float32 evaluations of the same formula. SPEC clause 28.
 
-A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. Sums
-stay open until something else needs them, so that the bound of a sum holds for
-every association. Bounds are float64, rounded upwards by `SLACK`, which also covers the error of the digits.
+A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
+stays open until another operation needs it: further terms extend the same sum. So its bound holds for every order of
+the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds them upwards, and also covers the error of the
+64 digits.
 
 Proofs of the numbered bounds of clause 28, in its symbols:
 
@@ -29,14 +30,15 @@ from typing import Any
 
 import numpy as np
 
-#: 64 digits are 212 bits; exponents reach far beyond those of any product of float32 numbers.
+#: 64 digits are 212 bits; the exponents exceed by far those of any product of float32 numbers.
 CONTEXT = Context(prec=64)
-#: Half the distance of 1 and its successor in float32: the relative error of one rounding.
+#: Half the distance from 1 to the next float32: the relative error of one rounding.
 U = 2.0**-24
-#: The least normal float32: what a result below it may be off by where it is flushed to zero.
+#: The smallest normal float32, which bounds the error of a result that is flushed to zero.
 TINY = 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
-#: At most 32 operations of float64 make a bound; each is off by 2^-53 of its result, which is positive.
+#: The factor that rounds a bound upwards. A bound needs at most 32 float64 operations; the relative error of each is
+#: 2^-53, as all results are positive.
 SLACK = 1.0 + 2.0**-40
 ZERO = Decimal(0)
 
@@ -47,10 +49,10 @@ def roundings(count: int) -> float:
 
 
 class Real:
-    """A number, and a bound on the error of an admissible evaluation.
+    """A number with a bound on the error of an admissible evaluation.
 
-    It has ``count`` terms of a sum before rounding. The absolute computed values of these terms add up to
-    ``magnitude``, and ``raw`` is the sum of their bounds.
+    The number is an open sum of ``count`` terms. ``magnitude`` is the sum of the absolute values of the terms, and
+    ``raw`` the sum of their bounds.
     """
 
     __slots__ = ("count", "magnitude", "raw", "value")
@@ -69,10 +71,10 @@ class Real:
     def __repr__(self) -> str:
         return f"Real({float(self.value)!r}, {self.error:.3g})"
 
-    # ------------------------------------------------------------------ what it may be
+    # ------------------------------------------------------------------ its bound
     @property
     def error(self) -> float:
-        """Return the bound, with the roundings of its sum."""
+        """Return the bound, including the roundings of the open sum."""
         if self.count == 1:
             return self.raw
         added = self.count - 1
@@ -89,7 +91,7 @@ class Real:
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """Return the rounded number instead of an open sum."""
+        """Close the open sum: return a number of one term that includes the roundings of the sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -121,8 +123,8 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """Return the factor times a sum as an open sum of as many terms. Evaluations may multiply the sum or each
-        term."""
+        """Return the factor times this sum, as an open sum with the same number of terms. An evaluation may multiply
+        the sum or each term."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -143,7 +145,8 @@ class Real:
         return _result(value, propagated, 2)
 
     def sqrt(self, *, positive: bool = True) -> Real:
-        """Return the root. positive: no evaluation makes the number negative, such as a sum of squares."""
+        """Return the square root. `positive` says that no evaluation makes the number negative; a sum of squares is an
+        example."""
         if self.exact_zero:
             return self
         value, error = float(self.value), self.error
@@ -163,24 +166,26 @@ class Real:
         return Real(max(self.value, other.value), max(self.error, other.error))
 
     def sign(self) -> Real:
-        """Return the sign: -1, 0 or 1, or any of them if the sign is uncertain."""
+        """Return the sign: -1, 0 or 1. If the sign is uncertain, the bound allows all three."""
         if self.exact_zero:
             return self
         one = Decimal(1) if self.value >= ZERO else Decimal(-1)
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Add roundings, because one quotient can be written in several ways."""
+        """Return the number with a bound that allows `count` more roundings, because a quotient can be computed in
+        several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
 def _times(x: float, y: float) -> float:
-    """Return x y, where 0 times infinity is 0, to bound a product with a number that is 0."""
+    """Return x times y, where 0 times infinity is 0. This is the bound of a product with an exact 0."""
     return x * y if x and y else 0.0
 
 
 def _result(value: Decimal, propagated: float, count: int) -> Real:
-    """Return the result of an operation with ``count`` roundings, each relative to an inexact result."""
+    """Return the result of an operation with ``count`` roundings. ``propagated`` is the part of the error that comes
+    from the operands."""
     size = (abs(float(value)) + propagated) * (1.0 + count * U)
     error = (propagated + roundings(count) * size + count * TINY) * SLACK
     return Real(value, error if size < LARGEST else math.inf)
@@ -189,13 +194,13 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form the
-    factors of old and new are at most b and c in size. In the second, old is multiplied by 1 minus the rounded gain.
+    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form, the
+    factors of old and new are at most b and c. In the second form, the factor of old is 1 minus the rounded gain.
     """
     if old.exact_zero and new.exact_zero:
         return old
     value = beta.value * old.value + gain.value * new.value
-    off = max(beta.error, gain.error)  # of either factor, where it is 1 minus the other
+    off = max(beta.error, gain.error)  # the error of either factor, if the evaluation computes it as 1 minus the other
     b, c = float(beta.value) + off, float(gain.value) + off
     propagated = b * old.error + c * new.error
     size = b * old.size + c * new.size
@@ -211,7 +216,8 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
-    """Return x times the factor if the norm exceeds the limit, else x. Either is allowed if this is uncertain."""
+    """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
+    both."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:
@@ -222,7 +228,8 @@ def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
 
 
 def shrink(x: Real, threshold: Real) -> Real:
-    """Return x moved towards 0 by the threshold, but not beyond 0. This is continuous, so no comparison decides."""
+    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so its bound needs no
+    comparison."""
     rest = abs(x.value) - threshold.value
     error = x.error + threshold.error
     if float(rest) < -error * SLACK:
