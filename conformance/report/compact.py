@@ -53,12 +53,12 @@ class Line(NamedTuple):
 @dataclass
 class Compact:
     labels: list[list[str]]
-    """The lines above each column, without the modes."""
+    """The label of each column, as lines, without the modes."""
     modes: list[list[str]]
-    """Of each place, in the order of the parts of its cells."""
+    """The modes of each column, in the order of the parts in its cells."""
     groups: list[Line]
     settings: list[Line]
-    """How much passes in each variant, all modes in one part."""
+    """The rows of totals: one row per variant, with one part for all modes."""
 
 
 def compact(runs: Sequence[Run]) -> Compact:

@@ -46,7 +46,7 @@ class ReportChange:
 class Differences:
     changes: list[ReportChange] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
-    """ "torch: version 2.12.0 -> 2.13.0", for each pair of runs that have such a change."""
+    """Texts such as "torch: version 2.12.0 -> 2.13.0", one for each pair of runs with different facts."""
     compared: int = 0
 
     def of_kind(self, kind: str) -> list[ReportChange]:

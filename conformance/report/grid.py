@@ -36,12 +36,12 @@ RUN = Row("run", "")
 @dataclass
 class Grid:
     runs: list[Run]
-    """Whose columns they are: all but those that `folded` names."""
+    """The runs that have columns: all runs except those in `folded`."""
     rows: list[Row]
     columns: list[Column]
     labels: list[list[str]]
     first: list[bool]
-    """Which columns are the first of their run."""
+    """True for each column that is the first of its run."""
     counts: dict[tuple[Row, int], Counter[str]]
 
     def cell(self, row: Row, column: int) -> Counter[str]:

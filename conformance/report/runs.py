@@ -70,11 +70,11 @@ class Run:
     footer: dict[str, Any] = field(default_factory=dict)
     started: str = ""
     error: str = ""
-    """Why the run is a harness error as a whole; empty where it is not."""
+    """The reason why the whole run is a harness error; "" if it is none."""
     origin: str = ""
-    """The file it was read from."""
+    """The file from which the run was read."""
     lines: list[str] = field(default_factory=list, repr=False)
-    """Its JSON lines as they came, without one that was cut short."""
+    """The original JSON lines of the run, without an incomplete last line."""
 
     def fact(self, name: str) -> str:
         """Return a field of the header as text, or "?" if the header does not have the field."""

@@ -1,4 +1,4 @@
-"""Define `islices audit`, which compares each framework's functions with the clauses of islices."""
+"""Define `islices audit`, which compares each framework's functions with the clauses of the specification."""
 
 from __future__ import annotations
 

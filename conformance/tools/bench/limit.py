@@ -1,4 +1,5 @@
-"""The limit of a call: the bytes that it must move, at the speed at which as many threads copy memory."""
+"""Measure the limit of a call: the time that the same number of threads needs to copy the bytes that the call must
+move."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-#: Copied at a time: more than the caches hold.
+#: The number of bytes to copy at a time, which is more than the caches hold.
 BYTES = 1 << 26
 
 
@@ -38,7 +39,8 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of measure with the limit for that many bytes, from copies before and after it."""
+        """Return the result of `measure()` together with the limit for `nbytes`. The speed of copies is measured before
+        and after."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())
