@@ -1,5 +1,4 @@
-"""Define the numbers and array operations of which the rules consist: `Numbers` in float64, and `BoundedNumbers` with a
-bound.
+"""Define the numbers and array operations for rules: `Numbers` in float64, and `BoundedNumbers` with a bound.
 
 A rule uses only `Numbers`, arrays and the operators + - * /. So the same code computes the vectors, with
 `BoundedNumbers` and arrays of `Real`, and a float64 trajectory, with `Numbers`.

@@ -166,7 +166,7 @@ def moments(n: Numbers, g, w, s) -> tuple[Any, Any]:
 def adam(n: Numbers, g, w, s) -> Stepped:
     """Apply Adam. The option `epsilon` selects the formula of the step.
 
-    "corrected" is m / c1 / (sqrt(v / c2) + eps), "hat" is (sqrt(c2) / c1) m / (sqrt(v) + eps), and "inside" is m / c1 /
+    "corrected" is m / c1 / (sqrt(v / c2) + eps). "hat" is (sqrt(c2) / c1) m / (sqrt(v) + eps). "inside" is m / c1 /
     sqrt(v / c2 + eps). This function computes "corrected" as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
     """
     m, v = moments(n, g, w, s)

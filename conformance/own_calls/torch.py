@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent sparse tensor, the name of islices' error)}. Operations of
-    torch on the first three may end the process or give wrong sums."""
+    """Return {label: (a call that builds an inconsistent sparse tensor, the name of islices' error)}. On the first
+    three, operations of torch may end the process or give wrong sums."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(

@@ -105,7 +105,7 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
 
 
 def _cases(runs: Sequence[Run], several: bool) -> dict[tuple[Key, str], dict[str, Any]]:
-    """Return {(column, id): case}. Each run as a whole also counts as a case, with its own row."""
+    """Return {(column, id): case}. Each run as a whole also counts as a case with the id "the run itself"."""
     found: dict[tuple[Key, str], dict[str, Any]] = {}
     for column in columns(runs):
         run, more = column.run, _interpreter(column.run, several)

@@ -55,8 +55,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return the status of a finding: "as measured" if the trap still exists, "gone" if the answer is correct,
-    "changed" if it is wrong in another way. Without an answer, return ""."""
+    """Return "as measured" if the trap still exists, "gone" if the answer is correct, or "changed" if it is wrong in
+    another way. Return "" without an answer."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""

@@ -11,8 +11,8 @@ of cancellation are no evidence. Integers do not round: their bound is 0. An inf
 rows differ before any sum. The size of this difference depends on the terms of the tensor, not on the value of each
 element. With slack s, every element may differ by a further s times the largest |value| of its tensor (`SLACKS`).
 
-**Evidence.** An element that differed by D before the change and now agrees within the bound r would agree by chance in
-about one of D / r random pairs. So the element counts as log2(D / r) bits of evidence, at most the precision of its
+**Evidence.** An element may differ by D before the change and agree within the bound r after it. By chance, about one
+of D / r random pairs would agree. So the element counts as log2(D / r) bits of evidence, at most the precision of its
 type. Elements with the same pair of values count once. An element with few digits, such as a count, has at most the
 bits of these digits and six more. A number from the data (a factor, a row, a permutation) costs as many bits as it
 could have explained. An explanation needs `ENOUGH` = 40 bits from at least two elements. One in 2^40 random pairs has

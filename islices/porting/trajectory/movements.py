@@ -2,10 +2,10 @@
 step.
 
 A movement is the change of an element by a step. The allowance is the distance that the two movements of an element may
-have. After k steps, it is (`ROUNDINGS` + k) eps of the tensor's largest movement so far, plus the rounding of the
-table, plus 2 r times the largest movement. Here r is the relative distance of the inputs of the two steps, which are
-gradients and states, in that element. If a gradient has cancelled, r is near 1. There, Adagrad and Adam take full steps
-in the direction of a rounding error, so such elements are not judged.
+have. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus the
+rounding of the table, plus 2 r R. Here r is the relative distance of the inputs of the two steps, which are gradients
+and states, in that element. If a gradient has cancelled, r is near 1. There, Adagrad and Adam take full steps in the
+direction of a rounding error, so such elements are not judged.
 
 `Past` stores the contribution of earlier steps to the allowance.
 

@@ -33,8 +33,8 @@ OPTAX = (
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norms of one side: the common norm of all tensors, the common norm of their slots (None if unknown), and the
-    norm of each tensor."""
+    """The norms of one side: of all tensors together, of all their slots together (None if unknown), and of each
+    tensor."""
 
     true: float
     raw: float | None
