@@ -20,7 +20,7 @@ def f32(*shape: int, value: float = 1.0) -> Array:
 
 
 def of(dtype: str, *data: Any) -> Array:
-    """Return a 1-D array."""
+    """Return a 1-D array with the given dtype and elements."""
     return Array(dtype, (len(data),), list(data))
 
 

@@ -192,7 +192,7 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
-    """Move the backend's arrays among the arguments to a device."""
+    """Return the arguments with the backend's arrays moved to a device."""
 
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, islices.IndexedSlices) and leaf.backend is backend:

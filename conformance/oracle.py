@@ -37,7 +37,7 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
 
 
 def round_ratio(n: int, d: int, dtype: str) -> float:
-    """Return n / d (d > 0, not necessarily in lowest terms), rounded to nearest even in a format."""
+    """Return n / d rounded to nearest even in a format. d is positive; the fraction need not be in lowest terms."""
     if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]

@@ -150,7 +150,7 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """Return (the gradient of each member's row, the gradient of each weight)."""
+    """Return (gradient of the row of each bag member, gradient of each weight)."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data

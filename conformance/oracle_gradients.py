@@ -42,7 +42,7 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
 
 
 def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
-    """Return (row, column) of each stored number, and the numbers."""
+    """Return (the list of (row, column) for each stored number, the stored numbers)."""
     v = values_of(x)
     width = math.prod(v.shape[1:])
     rows = x.indices.data if isinstance(x, Slices) else range(v.shape[0])

@@ -123,8 +123,8 @@ def numbers_of(name: str, h: Hyper, t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 below 1e-290. Factors that round to 1 change
-    nothing."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. The computation ends
+    at the first factor that rounds to 1."""
     product = ONE
     for k in range(1, t + 1):
         factor = ONE - HALF * power(c, k)

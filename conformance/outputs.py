@@ -65,7 +65,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Check that `write` can write, without changing an existing file or leaving a new one."""
+    """Check that `write` can write to a path. Do not change an existing file, and do not leave a new one."""
     if path == "-":
         return
     new = not Path(path).exists()
@@ -75,7 +75,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_picture(option: str, path: str) -> None:
-    """Check that matplotlib can write a picture to this file."""
+    """Check that matplotlib can write a picture to the given file; raise UsageError otherwise."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
     if not path.endswith(".png"):

@@ -26,7 +26,7 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[str, list[str]]:
-    """Return the SHA-256 of the files that were packed, and their cases."""
+    """Return (SHA-256 of the packed files, the lines of the files), one line per case."""
     digest, *lines = lzma.decompress(packed).decode().splitlines()
     return digest, lines
 

@@ -105,7 +105,7 @@ class Watched:
         self.begun = time.monotonic()
 
     def begin(self) -> None:
-        """Record that the process starts."""
+        """Record that the process has started."""
         self.running, self.begun = True, time.monotonic()
         self.now("starting Python")
 
@@ -128,7 +128,7 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Record the end of the process, with an outcome unless it is a count of cases."""
+        """Record the end of the process. `outcome` describes it; by default, the outcome is the counts of cases."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False

@@ -32,7 +32,7 @@ MOST = 10
 
 
 class AdapterJob(NamedTuple):
-    """An adapter, its time limit for a call, and the file for its report."""
+    """The description of one adapter run: the command, the time limit for a call, and the file for the report."""
 
     text: str
     command: tuple[str, ...]

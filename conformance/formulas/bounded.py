@@ -87,7 +87,7 @@ class Real:
 
     @property
     def size(self) -> float:
-        """Return the largest possible absolute value."""
+        """Return the largest absolute value that an admissible evaluation may have."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:

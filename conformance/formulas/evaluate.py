@@ -41,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Some steps of a formula, with its options, initial arrays and inputs."""
+    """A sequence of steps of one formula: the options, and the name of the inputs with the initial weights."""
 
     formula: Formula
     name: str

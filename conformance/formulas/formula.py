@@ -60,11 +60,11 @@ class Formula:
         return {**self.form, **self.options, **given}
 
     def begins(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """Return the initial value of each array of the state."""
+        """Return {name of a state array: initial value} for all state arrays."""
         return {name: float(h[start] if isinstance(start, str) else start) for name, start in self.states.items()}
 
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """Return the initial values of the state arrays that the given options need."""
+        """Return {name of a state array: initial value} for the state arrays that the given options need."""
         momentum = h.get("momentum") or h.get("buffer") == "always"
         used = {"momentum": momentum, "mean": h.get("centered"), "v_max": h.get("amsgrad")}
         return {name: start for name, start in self.begins(h).items() if used.get(name, True)}

@@ -72,7 +72,7 @@ class Mutant:
 
 
 def no_option(h: Hyper) -> Hyper:
-    """Return no changes of options."""
+    """Return an empty dict, for a mistake that changes no option."""
     return {}
 
 

@@ -19,7 +19,7 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return jnp.sum(rows * weights)
 
 

@@ -19,7 +19,7 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: Any, weights: Any) -> Any:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     import mxnet as mx
 
     if rows.size == 0:  # MXNet cannot sum an empty array

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return tf.reduce_sum(rows * weights)
 
 

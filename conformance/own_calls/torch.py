@@ -14,7 +14,7 @@ import torch
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return (rows * weights).sum()
 
 

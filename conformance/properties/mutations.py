@@ -53,7 +53,7 @@ def _insert(random: random.Random, data: bytes) -> bytes:
 
 # ---------------------------------------------------------------------- .safetensors, with valid syntax
 def pack(header: Any, data: bytes) -> bytes:
-    """Return a .safetensors file with a header, which may be invalid."""
+    """Return the bytes of a .safetensors file with a header that may be invalid."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -78,7 +78,7 @@ def _forge(random: random.Random, data: bytes) -> bytes:
 
 
 def signed(text: str) -> dict[str, str]:
-    """Return a manifest with its correct digest."""
+    """Return the metadata of a file: the manifest and its correct digest."""
     return {"islices.json": text, "islices.sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 

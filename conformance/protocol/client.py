@@ -54,7 +54,7 @@ class Hello(NamedTuple):
 
 
 class Ok(NamedTuple):
-    """The result of a call."""
+    """The adapter's answer that contains the result of a call."""
 
     value: Any
 

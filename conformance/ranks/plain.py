@@ -20,7 +20,7 @@ Scalar = Any
 
 
 def bfloat16(x: Scalar) -> Scalar:
-    """Return a float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
+    """Return a float32 scalar that is x rounded to bfloat16 (to nearest, ties to even)."""
     if not math.isfinite(x):
         return np.float32(x)
     (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))

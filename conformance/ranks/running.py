@@ -1,4 +1,4 @@
-"""Run the common cases on one rank, and combine the outcomes of all ranks into one verdict."""
+"""Run the cases of `cases` and `mistakes` on one rank, and combine the outcomes of all ranks into one verdict."""
 
 from __future__ import annotations
 

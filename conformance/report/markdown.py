@@ -61,7 +61,7 @@ def _cell(parts: list[tuple[str, str]]) -> str:
 
 
 def _noted(subject: str, owner: str, why: str) -> str:
-    """Return a line such as "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
+    """Return a line about cases with one reason, such as "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
     return f"- {subject}: {word(owner)}{f': {code(why)}' if why else ''}"
 
 

@@ -44,7 +44,7 @@ ENDED = (0, 1, 5)
 
 
 def read(path: str | Path) -> list[Run]:
-    """Return all runs of a report ("-" is standard input).
+    """Return all runs of a report. The path "-" means standard input.
 
     Raises
     ------

@@ -41,7 +41,7 @@ def report_console(file: IO[str] | None = None) -> Any:
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """Print the matrix, declared deviations, every case that fails, and the counts."""
+    """Print a whole report: the matrix, remarks, every case that fails, and the counts of outcomes."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 

@@ -148,7 +148,7 @@ def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add values to rows of x in place, in order and in x's precision."""
+    """Add values to rows of x in place, one after the other, and round each sum to x's precision."""
     np.add.at(x._memory, rows._memory, values._memory)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """A dataclass with the results of a comparison."""
+    """The base class of dataclasses with the results of a comparison."""
 
     def __str__(self) -> str:
         return self.report()
@@ -33,7 +33,8 @@ class Reported(abc.ABC):
         return found
 
     def plot(self, path: Any) -> None:
-        """Write a picture in the format of the suffix. Needs matplotlib (extra `plot`).
+        """Write a picture of the result to a file; the suffix of the path selects the format. Needs matplotlib (extra
+        `plot`).
 
         Parameters
         ----------
@@ -44,7 +45,7 @@ class Reported(abc.ABC):
         ModuleNotFoundError
             matplotlib is not installed; the message gives the line that installs it.
         ValueError
-            matplotlib does not write files of that suffix.
+            matplotlib cannot write files with this suffix.
         """
         self._figure().savefig(path)
 

@@ -1,4 +1,4 @@
-"""Paddle's calls on sparse gradients, for the conformance suite's real gradients.
+"""Paddle's calls on sparse gradients. The conformance suite uses them.
 
 This module does not import islices, because it has the calls of a Paddle user.
 """
@@ -17,7 +17,7 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     if rows.dtype in (paddle.float16, paddle.bfloat16):  # for 16 bits, Paddle has no products on the CPU
         rows, weights = rows.astype("float32"), weights.astype("float32")
     return (rows * weights).sum()

@@ -24,7 +24,7 @@ DENSE_ROWS = 65_536
 
 
 class Benchmark(NamedTuple):
-    """One operation on one kind of gradient."""
+    """A measured case: one operation on one kind of gradient."""
 
     operation: str
     slices: int = 131_072
@@ -70,7 +70,8 @@ def draw_ids(distribution: str, slices: int, rows: int) -> Host:
 
 
 def zipf_ids(count: int, rows: int) -> Host:
-    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
+    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1. The frequent rows are at random places
+    of the table."""
     rng = np.random.default_rng(0)
     cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
     ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])

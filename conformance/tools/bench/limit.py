@@ -16,7 +16,7 @@ BYTES = 1 << 26
 
 
 class Copying:
-    """Threads that copy memory. NumPy releases the GIL while it copies."""
+    """A measurement of the speed at which several threads copy memory. NumPy releases the GIL while it copies."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads
@@ -24,7 +24,7 @@ class Copying:
         self._pool = ThreadPoolExecutor(threads)
 
     def bandwidth(self) -> float:
-        """Return the bytes read and written per second in the best of six copies."""
+        """Return the number of bytes read and written per second in the fastest of six copies."""
         best = min(self._timed() for _ in range(6))
         return 2 * self._source.nbytes / best
 

@@ -63,7 +63,7 @@ class Whole:
 
     @property
     def size(self) -> int:
-        """Return the number of elements of the larger side."""
+        """Return the number of elements on the side that has more elements."""
         return max(self.a.values.size, self.b.values.size)
 
     def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
@@ -72,7 +72,7 @@ class Whole:
         return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
 
     def sample(self, elements: int) -> TwoSides:
-        """Return the rows on which causes are tried."""
+        """Return a sample of the rows with about the given number of elements, on which causes are tried first."""
         some = sample_rows(self.a, self.b, elements)
         return self.rows(lambda ids: contained(ids, some))
 
@@ -89,7 +89,7 @@ def _between(ends: tuple[int, int], ids: Array) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """Some rows of one tensor on both sides and of its raw gradient."""
+    """Some rows of one tensor: on both sides, and of its raw gradient."""
 
     whole: Whole
     a: Rows
@@ -111,14 +111,14 @@ class TwoSides:
 
     @property
     def same(self) -> bool:
-        """Return True if nothing is left to explain."""
+        """Return True if both sides have the same values, so that nothing is left to explain."""
         a, b, whole = self.a, self.b, self.whole
         alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
         return alike and np.array_equal(a.values, b.values, True)
 
 
 class Norm(NamedTuple):
-    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
+    """The norm of a whole tensor, and the norm of its unsummed slots (None if the slots are unknown)."""
 
     rows: float = 0.0
     slots: float | None = None
@@ -193,7 +193,7 @@ class Comparison:
         return replace(now, chain=(*self.chain, done)) if tensors else None
 
     def sides(self, which: int) -> Iterator[tuple[Rows, Rows, TwoSides]]:
-        """Yield (rows of a side, rows of the other side, the tensor)."""
+        """Yield (rows of the side `which`, rows of the other side, both sides) for each tensor."""
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
@@ -219,7 +219,7 @@ class Comparison:
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
-        """The paired elements of each tensor."""
+        """The paired elements of both sides, one `Paired` for each tensor."""
         return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
     def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:

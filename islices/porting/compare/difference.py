@@ -64,7 +64,7 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            True lists every tensor with its differing rows.
+            If True, list every tensor with its differing rows.
 
         Returns
         -------

@@ -42,7 +42,7 @@ class Explanation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the causes' names."""
+        """Return the names of the causes."""
         return tuple(cause.name for cause in self.causes)
 
 

@@ -117,7 +117,7 @@ class TensorDifference:
 
     @property
     def shapes_alone(self) -> bool:
-        """Return True if nothing but the shapes differs."""
+        """Return True if only the shapes differ."""
         return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
 
 
@@ -156,7 +156,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
 
 
 def _place(k: int, ids: Array, x: Array, y: Array) -> Place:
-    """Return the place of the largest difference in the kth row of two arrays."""
+    """Return the place of the largest difference between row k of x and row k of y. `ids` has the row numbers."""
     u, v = wide(x[k : k + 1]), wide(y[k : k + 1])
     sizes = apart(u, v)
     at = np.unravel_index(int(sizes.argmax()), sizes.shape)

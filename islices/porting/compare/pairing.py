@@ -1,4 +1,4 @@
-"""Pair the tensors of two or more trees by name, else by position."""
+"""Pair the tensors of two or more trees by name, or by position if no name is common."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values as a matrix with one line per row."""
+        """Return the values as a 2-D array with one line for each row of the tensor."""
         return matrix(self.values)
 
     @property
@@ -100,7 +100,7 @@ class Rows:
         return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
     def select(self, keep: Array) -> Rows:
-        """Return the rows where keep, a boolean mask, is True."""
+        """Return the rows for which the boolean mask `keep` is True."""
         kept = self.onto(self.ids[keep])
         if self.slots is None:
             return kept
@@ -151,7 +151,7 @@ def _tops(s: Stored) -> Iterator[Array]:
 
 
 def spread(x: Array, n: int) -> Array:
-    """Return n evenly spaced elements, or all if there are at most n."""
+    """Return n evenly spaced elements of x, or x if it has at most n elements."""
     return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
 
 

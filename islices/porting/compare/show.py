@@ -1,4 +1,4 @@
-"""The text report of a Difference, and a picture of its rows. The picture needs matplotlib (extra `plot`)."""
+"""Write the text report of a `Difference`, and draw its rows. The picture needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _without_cause(found: Difference) -> list[str]:
 
 # ---------------------------------------------------------------------- the picture
 def draw(found: Difference) -> Any:
-    """Return the picture, with a panel for each of the first twelve tensors that differ."""
+    """Return the picture of a difference. Each of the first twelve tensors that differ has a panel."""
     shown = [t for t in found.tensors if not t.equal][:PANELS]
     figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]

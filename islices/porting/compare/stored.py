@@ -67,7 +67,7 @@ class Stored:
 
     @lazy_property
     def counts(self) -> Array:
-        """Return the number of slots of each row, (k,)."""
+        """Return the number of slots of each row, an array of shape (k,)."""
         return np.diff(self.by_row[1]) if self.has_duplicates else np.ones(len(self.ids), np.int64)
 
     @property
@@ -102,7 +102,7 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Return a leaf of any framework as host arrays; raise TypeError if no backend knows it."""
+    """Return a leaf of any framework as host arrays; raise TypeError if no backend supports the leaf."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else accept(x, argument)
@@ -138,13 +138,13 @@ def _ids(indices: Array) -> Array:
 
 # ---------------------------------------------------------------------- host arrays
 def wide(x: Array) -> Array:
-    """Return values as float64: floats of any type exactly, integers beyond 2^53 rounded."""
+    """Return values as float64. Floats of every type stay exact; integers beyond 2^53 are rounded."""
     x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
     return x.astype(np.float64, copy=False)
 
 
 def matrix(x: Array) -> Array:
-    """Return an array with one line per row."""
+    """Return a 2-D array with one line for each row of the tensor x."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
@@ -180,7 +180,7 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def row_tops(sizes: Array) -> Array:
-    """Return the largest number of each row, (k,)."""
+    """Return the largest number of each row, an array of shape (k,)."""
     tops: Array = matrix(sizes).max(axis=1, initial=0.0)
     return tops
 

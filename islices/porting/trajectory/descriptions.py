@@ -18,7 +18,8 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """Return an optimizer as JSON values; raise TypeError if a hyperparameter is a function or an array."""
+    """Return the description of an optimizer as JSON values. Raise TypeError if a hyperparameter is a function or an
+    array."""
     if isinstance(x, Mapping):
         if other_class(x) is None:
             _check(x)

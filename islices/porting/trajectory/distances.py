@@ -35,7 +35,7 @@ def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
 
 
 def values_of(x: Leaf) -> Array:
-    """Return the elements of a leaf."""
+    """Return the elements of a leaf: the array, or the values of slices."""
     return x if isinstance(x, np.ndarray) else x.values
 
 

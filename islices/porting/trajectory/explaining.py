@@ -37,7 +37,7 @@ Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return the difference at a position, and the differences at other positions of the step that name a cause."""
+    """Return (the difference at a position, {another position of the step: its difference, if that has a cause})."""
     found = _position(position, tensor, now, known)
     also = {}
     for other in () if found.causes else OTHERS.get(position, ()):

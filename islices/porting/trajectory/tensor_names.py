@@ -104,7 +104,8 @@ def shape_of(x: Leaf) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of two sides' first steps. Raise ValueError if a name does not exist, or if nothing matches."""
+    """Pair the tensors of the first steps of both sides. Raise ValueError if a name in `pair` does not exist, or if no
+    tensors match."""
     left, right = _tensors(a), _tensors(b)
     names = {q: p for p, q in pair_names(left, right, pair).items()} or _by_shape(left, right)
     if not names:

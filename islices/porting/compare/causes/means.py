@@ -1,4 +1,4 @@
-"""Causes that divide by the possible divisors of a loss, and a factor without a known origin."""
+"""Define the causes of a constant factor: losses with different divisors, and a factor whose origin is unknown."""
 
 from __future__ import annotations
 

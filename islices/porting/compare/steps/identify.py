@@ -83,7 +83,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Return a recipe without decay."""
+    """Return a recipe without decay. Its settings are the arguments."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 

@@ -41,11 +41,11 @@ class Recipe:
     bits: float = 0.0
 
     def __getitem__(self, name: str) -> Any:
-        """Return a setting; None if the formula does not have it."""
+        """Return a setting, or None if the formula does not have this setting."""
         return self.settings.get(name)
 
     def having(self, **settings: Any) -> Recipe:
-        """Return the recipe with other settings."""
+        """Return a copy of the recipe with the given settings changed."""
         return replace(self, settings={**self.settings, **settings})
 
     @lazy_property
@@ -56,7 +56,7 @@ class Recipe:
 
 
 def stepped(recipe: Recipe, e: Elements) -> Array:
-    """Return the table after the step."""
+    """Return the elements of the table that the recipe computes for one step."""
     formula = recipe.formula
     hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
