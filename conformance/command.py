@@ -132,7 +132,8 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     # with --command, only the adapter runs unless the options also list backends or interpreters
     interpreters = [] if adapters and not (options.backend or options.python) else [here()]
     for other in (look_at(path, folder) for path in options.python):
-        if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
+        # each environment runs once, even if two paths lead to it
+        if other.prefix not in {i.prefix for i in interpreters}:
             interpreters.append(other)
     check_backends(options.backend, [name for i in interpreters for name in i.backends])
 

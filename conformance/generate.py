@@ -219,7 +219,8 @@ def clipping() -> Iterator[Case]:
         yield case(f"clipping/by_norm/max-{limit}", "clip_by_norm", s, limit)
         yield case(f"clipping/by_global_norm/max-{limit}", "clip_by_global_norm", [s, d], limit)
         yield case(f"clipping/by_row_norm/max-{limit}", "clip_by_row_norm", s, limit)
-    high, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])  # traced where the rest is
+    # arrays, so that they are traced in traced mode
+    high, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])
     yield case("clipping/by_norm/limit-array", "clip_by_norm", s, high)
     yield case("clipping/by_row_norm/limit-array", "clip_by_row_norm", s, high)
     yield case("clipping/by_global_norm/limit-array", "clip_by_global_norm", [s, d], high)

@@ -54,7 +54,8 @@ def look_at(path: str, folder: Path) -> Interpreter:
     """Return the interpreter at a path; raise UsageError if it cannot run the suite. `folder` contains islices."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
-    path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
+    # absolute, for another working folder; links stay, because Python finds its environment through them
+    path = os.path.abspath(path)
     alone = folder / "alone"  # the folder of an installed islices also contains other packages of this environment
     alone.mkdir(exist_ok=True)
     package = Path(islices.__path__[0]).resolve()

@@ -50,6 +50,7 @@ def _with_bits(x: Any) -> Any:
         bits = struct.pack(f">{len(data)}{_LETTERS[x['array']]}", *data).hex()
         if x["array"] == "bfloat16":
             bits = "".join(bits[k : k + 4] for k in range(0, len(bits), 8))
-        if repr(numbers(x["array"], bits)) == repr(data):  # not where integers stand for floats
+        # arrays that have integers in the place of floats stay as they are
+        if repr(numbers(x["array"], bits)) == repr(data):
             return {"array": x["array"], "shape": x["shape"], "bits": bits}
     return {key: _with_bits(v) for key, v in x.items()}

@@ -104,7 +104,8 @@ class Selection(NamedTuple):
     def _matcher(self) -> Callable[[str], bool]:
         if not self.expression:
             return lambda name: True
-        from _pytest.mark.expression import Expression  # of pytest's own -k, which its users know
+        # the class that implements pytest's -k, whose language users know
+        from _pytest.mark.expression import Expression
 
         try:
             compiled = Expression.compile(self.expression)

@@ -1,4 +1,4 @@
-"""Compute with numbers that have a bound on the error of float32 evaluations of the same formula. SPEC clause 28.
+"""Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
 stays open until another operation needs it: further terms extend the same sum. So its bound holds for every order of

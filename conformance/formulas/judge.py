@@ -1,4 +1,4 @@
-"""Define `judge`, which compares any step function with a documented formula. SPEC clause 28.
+"""Define `judge`, which compares any step function with a documented formula. See SPEC clause 28.
 
 May import: `numpy`, `islices.core.slices`, this folder, `islices.conformance.formulas.records`.
 """

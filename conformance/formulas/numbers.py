@@ -124,7 +124,8 @@ class BoundedNumbers(Numbers):
     def number(self, value: float, operations: int = 0) -> Any:
         if not operations and float(np.float32(value)) == value:
             return Real(Decimal(float(value)))
-        count = 1 + (2 * operations if self.grade == 2 else 0)  # each operation, and the number that it takes in
+        # one rounding for each operation, and one for its operand
+        count = 1 + (2 * operations if self.grade == 2 else 0)
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
@@ -139,7 +140,8 @@ class BoundedNumbers(Numbers):
     def correction(self, name: str, t: int | None = None) -> Any:
         t = self.t if t is None else t
         power = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
+        # the error of a product of t rounded factors, or of a pow that is accurate within 4 U
+        relative = (2 * t + 4) * U
         return self.formed(1 - power, relative * (1.0 + relative) * float(power))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:

@@ -49,7 +49,8 @@ def moved(n: Numbers, w, step) -> Any:
     step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
         return w - step
-    if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
+    # "twice" is a mutant: the decay is also part of the gradient
+    if n.h["decay"] in ("decoupled", "in buffer", "twice"):
         return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
     if n.h["decay"] == "without lr":  # a mutant
         return w - n["weight_decay"] * w - step

@@ -126,7 +126,8 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
     """Return True if a formula has the given options, and its combiners include the given one."""
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
-    shown = formula.gradients != "dense" and formula.framework not in SPARSE  # by the dense formula
+    # the dense formula already runs these inputs
+    shown = formula.gradients != "dense" and formula.framework not in SPARSE
     if shown and inputs in ("vast", "beyond"):
         return False
     if inputs == "wide" and (formula.several or formula.duplicates == "raw") and formula.rule is rules.clip:

@@ -1,8 +1,8 @@
 """MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-This module does not import islices, because it has the calls of an MXNet user. MXNet 1.9.1 does not import with current
-versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the functions then import
-MXNet.
+This module does not import islices, so that its calls are those of MXNet users without islices. MXNet 1.9.1 does not
+import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the
+functions then import MXNet.
 
 The row_sparse type of MXNet needs unique ascending rows, and MXNet does not check them. So callers must first sum
 duplicates.

@@ -1,6 +1,6 @@
 """TensorFlow's and Keras's calls on sparse gradients. The suite, the audit and the bench use them.
 
-This module does not import islices, because it has the calls of a TensorFlow user.
+This module does not import islices, so that its calls are those of TensorFlow users without islices.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def timed_calls(
         }
     if operation == "to_dense":
         return {"convert_to_tensor": lambda: tf.convert_to_tensor(gradient)}
-    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"  # neither norm nor scale mind the order
+    # the order of rows does not matter for norms and scaling
+    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"
     if operation == "norm":
         return {
             "linalg.global_norm (duplicates not summed)": lambda: tf.linalg.global_norm([gradient]),

@@ -1,6 +1,6 @@
 """PyTorch's calls on sparse gradients. The suite, the audit and the bench use them.
 
-This module does not import islices, because it has the calls of a PyTorch user.
+This module does not import islices, so that its calls are those of PyTorch users without islices.
 """
 
 from __future__ import annotations

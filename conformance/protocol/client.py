@@ -120,7 +120,8 @@ class _Process:
                 return
 
     def _write(self, file: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError), file:  # it no longer reads: seen by what it does not answer
+        # the process no longer reads; the missing answer shows this
+        with contextlib.suppress(OSError, ValueError), file:
             for data in iter(self.outbox.get, None):
                 file.write(data)
                 file.flush()

@@ -107,7 +107,8 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
     """Return a context manager in which ``group=None`` means this group for arrays of the framework."""
-    strategy = getattr(group, "strategy", None)  # TensorFlow's is in scope, the other engines' always are
+    # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
+    strategy = getattr(group, "strategy", None)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         engine = load_engine(engine_of(B.name))
         if engine.running() is not group:

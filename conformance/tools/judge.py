@@ -186,7 +186,8 @@ def _function(given: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: got a {Path(path).suffix or 'nameless'} file; accepted is Python source")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE` does, for what lies beside it
+    # as `python FILE` does, for imports of modules in the same folder
+    sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

@@ -63,7 +63,8 @@ class Hook:
         rows, padding = layer.weight.shape[0], layer._padding_idx
         use = LayerUse(
             self.name,
-            ids.detach().clone(),  # the caller may use its memory for the next batch before the gradients are asked for
+            # the caller may reuse the memory of the ids for the next batch before it reads the gradients
+            ids.detach().clone(),
             rows,
             padding_idx=None if padding is None else int(padding) % rows,
             scale_by_freq=bool(layer._scale_grad_by_freq),

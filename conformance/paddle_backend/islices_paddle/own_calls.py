@@ -1,6 +1,6 @@
 """Paddle's calls on sparse gradients. The conformance suite uses them.
 
-This module does not import islices, because it has the calls of a Paddle user.
+This module does not import islices, so that its calls are those of Paddle users without islices.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def given(rows: Any, indices: list[int]) -> GivenGradient:
 
 UNIQUE = given([[3, 0], [0, 4]], [1, 2])
 DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # the norm is 10; the norm of the stored values is 9.06
-CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])  # norm 5; of the stored values 141.5
+# the norm is 5; the norm of the stored values is 141.5
+CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])
 
 SUBNORMAL = np.full(2, 1e-40, np.float32)
 #: Numbers of which a float32 sum loses each square next to the square of the first. Their common sum does not vanish.

@@ -1,7 +1,7 @@
 """The part "embedding": one gradient step of sum(rows * upstream) on a small and on a very large table.
 
-All implementations first run on the same data, and their results are compared; the timing follows. An implementation
-returns (loss, values, indices).
+Before the timing, all implementations run on the same data, and their results are compared. An implementation returns
+(loss, values, indices).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def run(job: Record, emit: Callable[..., None]) -> None:
     upstream = rng.standard_normal((IDS, DIM), np.float32)
     drawn = zipf_ids(IDS, TABLE_ROWS[0])
     for rows in TABLE_ROWS:
-        ids = (drawn * (rows // TABLE_ROWS[0])).astype(index_dtype(name))  # the same frequencies, spread over the table
+        # the same frequencies of ids, distributed over the large table
+        ids = (drawn * (rows // TABLE_ROWS[0])).astype(index_dtype(name))
         variants = framework.gradient(framework.ones((rows, DIM)), ids, upstream)
         title = f"value_and_grad of sum(lookup(table, ids) * upstream): {IDS:,} Zipf(1.1) ids, rows x {DIM} float32"
         emit(title=title, operation=f"{rows:,} rows", **_measured(f"{name}, {rows} rows", variants, block, job))

@@ -20,7 +20,8 @@ class Copying:
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads
-        self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)  # ones: memory is there
+        # ones, so that the memory is allocated
+        self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
         self._pool = ThreadPoolExecutor(threads)
 
     def bandwidth(self) -> float:

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
             raise
         say({"missing": f"{missing.name} is not installed"})
         return 0
-    except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
+    # a shared library is missing, or conflicts with installed versions
+    except (ImportError, OSError, RuntimeError) as error:
         say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
         return 0
     say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version_of(library.LIBRARY)})

@@ -1,4 +1,5 @@
-"""Define `Cause`, one possible reason for a difference, with its test, its traits and the line that fixes it.
+"""Define `Cause`, one possible reason for a difference, with a function that tests it and the line of code that fixes
+it.
 
 The search and the report read only the record of a cause, and contain no names of causes. To add a cause, write its
 record and its function in a module of `islices.porting.compare.causes`. That package collects the records.
@@ -57,7 +58,7 @@ class Cause:
     """One possible reason for a difference.
 
     Its function changes or renumbers rows (`propose`), or predicts a factor between the sides (`foretell`). The other
-    attributes are traits.
+    attributes describe the cause for the search and the report.
     """
 
     #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.

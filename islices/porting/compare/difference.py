@@ -104,7 +104,7 @@ def diff(
     max_norm : float, optional
         The limit to which one side or both were clipped, or should have been.
     padding_idx : int, optional
-        The padding row; negative counts from the end.
+        The row number of the padding row; a negative number counts from the end.
     batch_size, tokens : int, optional
         Possible divisors of a mean.
     pair : mapping of str to str, optional

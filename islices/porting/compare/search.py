@@ -60,7 +60,7 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
     """Return the explanations that hold. `tried` has pairs of (a comparison, the comparisons after one change more). An
-    explanation is a list of changes, or changes and a factor.
+    explanation consists of changes, or of changes and a factor.
 
     A factor that was estimated from the elements is only reported if nothing else explains the difference.
     """
@@ -102,7 +102,8 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
 
 
 def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
-    """Return an explanation in words: the changes so far, where {x} and {y} become {a} and {b}, and `more` findings."""
+    """Return the explanation that consists of the changes so far and of the findings in `more`. In texts, replace {x}
+    and {y} by {a} and {b}."""
     found = []
     for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]

@@ -102,7 +102,8 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the next step will be written. If it is False, you need not compute expensive values."""
+        """Return True if the next step will be written. For a step that is not written, you need not compute expensive
+        values."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:

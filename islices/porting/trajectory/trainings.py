@@ -158,8 +158,8 @@ def parity(
     -----
     The comparison judges the positions of each step in order, and stops at the first position that rounding does not
     explain. The positions are the batch, the tables and states at the start, outputs, loss, gradients, clipped
-    gradients, tables after the step, and states. After the first step, changes of tables between two steps replace the
-    start. The allowance for rounding depends on the position (SPEC clause 23, docs/parity.md).
+    gradients, tables after the step, and states. After the first step, the comparison judges changes of tables between
+    two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23, docs/parity.md).
 
     Examples
     --------
@@ -181,7 +181,8 @@ def parity(
     known: Known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
-    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops
+    # raises now, not at the step where the comparison stops
+    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)
     two = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer, optimizer)
     if len(two) != 2:
         raise ValueError(f"optimizer: got {len(two)}; accepted is one, or two: a's and b's")

@@ -37,13 +37,15 @@ def paddle_step(name: str, **chosen: Any) -> Step:
         if t == 1:
             state["p"] = paddle.create_parameter(w.shape, "float32")
             state["p"].set_value(w)
-            given = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # None is none
+            # None means no gradient
+            given = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}
             state["optimizer"] = kind(parameters=[state["p"]], **taken(kind, given), **chosen)
         p, optimizer = state["p"], state["optimizer"]
         optimizer.set_lr(options["lr"])
         if isinstance(g, np.ndarray):
             p.grad = paddle.to_tensor(g)
-        elif len(g.indices) or name == "Adam":  # in the others an embedding of no ids ends the process by SIGFPE
+        # with the other optimizers, an embedding of no ids ends the process by SIGFPE
+        elif len(g.indices) or name == "Adam":
             rows = paddle.nn.functional.embedding(paddle.to_tensor(g.indices), p, sparse=True)
             (rows * paddle.to_tensor(g.values)).sum().backward()
         optimizer.step()

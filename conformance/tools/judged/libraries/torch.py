@@ -57,7 +57,8 @@ def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled:
         if t == 1:
             given = taken(kind, betas(renamed(options, names)))
             state["p"] = torch.nn.Parameter(torch.from_numpy(w))
-            state["rate"] = torch.tensor(options["lr"]) if compiled else None  # as a number it is compiled anew
+            # torch would compile again for each number
+            state["rate"] = torch.tensor(options["lr"]) if compiled else None
             state["optimizer"] = kind([state["p"]], **{**given, "lr": state["rate"]} if compiled else given, **chosen)
             state["take"] = recompiled(state["optimizer"].step) if compiled else state["optimizer"].step
         p, optimizer = state["p"], state["optimizer"]

@@ -85,7 +85,7 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
     The table is rounded once, or twice with decay. Each quotient, root or product of the step has an error of one eps,
     at most sixteen in total. Earlier roundings, in sums of duplicates and in running means, propagate through the rule;
-    the bound includes their effect. SPEC clause 22.
+    the bound includes their effect. See SPEC clause 22.
     """
     slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
@@ -107,8 +107,8 @@ def corrected_digits(beta2: float, t: int) -> float:
     """Return the relative error of step t, in eps, if beta2 and beta2^t are float32 and cancellation amplifies their
     error in 1 - beta2^t.
 
-    Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. SPEC
-    clause 28, grade 2.
+    Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. See grade
+    2 in SPEC clause 28.
     """
     return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
