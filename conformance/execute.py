@@ -69,8 +69,8 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
 
 
 def _unusual(backend: Backend, array: Host) -> Any:
-    """Return an array of a dtype that islices rejects. It is an array of the framework if the framework has the dtype,
-    else of NumPy."""
+    """Return an array of a dtype that islices rejects. The array belongs to the framework if the framework has the
+    dtype, else to NumPy."""
     try:
         return backend.asarray(array)
     except (TypeError, ValueError):

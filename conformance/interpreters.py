@@ -32,8 +32,8 @@ print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 
 
 class Interpreter(NamedTuple):
-    """A Python interpreter, its backends, the folder of its environment, and the folder of islices. The last is "" if
-    the environment has islices installed."""
+    """A Python interpreter, its backends, the folder of its environment, and the folder of islices. The folder of
+    islices is "" if the environment has islices installed."""
 
     path: str
     backends: tuple[str, ...]

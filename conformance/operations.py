@@ -29,7 +29,8 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """Return the module with the framework's calls, in the form `OwnCalls`. It is part of the suite or of a plug-in."""
+    """Return the module with the framework's calls, in the form `OwnCalls`. The module is part of the suite or of a
+    plug-in."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration of a missing feature raises an error with the reason
     if backend.own_calls:

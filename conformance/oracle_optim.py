@@ -77,7 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64: the repeated squares of base for the binary digits of t, multiplied by halves."""
+    """Return base^t in float64. It is the product of repeated squares of base, one for each binary digit of t; the
+    order is by halves."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]

@@ -128,7 +128,8 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Record the end of the process. `outcome` describes it; by default, the outcome is the counts of cases."""
+        """Record the end of the process. `outcome` describes the end; by default, the description is the counts of
+        cases."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False

@@ -7,16 +7,18 @@ the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds them up
 
 Proofs of the numbered bounds of clause 28, in its symbols:
 
-1. Of the n - 1 additions of any binary tree each term passes at most n - 1. Each multiplies it by 1 + e, |e| <= u. So
-   the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002, section
-   4.2). Contraction replaces a rounded product by its exact value, which 2 admits with e = f = 0.
-2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, k factors pass k - 1
-   roundings. The terms y X_i cover the product of the computed sum. Its n - 1 roundings, the product's and the last
-   addition's are n + 1, as are the term's and the n of the larger sum.
-3. With C computed for c, W (1 - C)(1 + e)(1 + e') passes at most n - 2 additions: n roundings of W as of C W. 1 gives
-   each n - 1. The nth of W is r(1) s(w), as (1 + r(1))(1 + r(n-1)) = 1 + r(n). The nth of C W is the one of the product
-   c w, which is not formed here. Only the product by W is flushed, since 1 - C is 0 or far above d, and c w has its d.
-   The product by C moves C W by d |W|, less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+1. A term goes through at most n - 1 additions in any binary tree. Each addition multiplies the term by 1 + e, |e| <= u.
+   So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
+   section 4.2). Contraction replaces a rounded product by its exact value, which bound 2 admits with e = f = 0.
+2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, a product of k factors has
+   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. That form has n - 1 roundings of
+   the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have as many: one of the product,
+   and n of the larger sum.
+3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
+   each. Bound 1 includes n - 1 of them. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) = 1 + r(n).
+   The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the product by W
+   can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C changes C W
+   by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.

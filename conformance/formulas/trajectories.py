@@ -124,7 +124,7 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
-    """Return True if a formula has the given options, and its combiners include the given one."""
+    """Return True if a formula has the given options, and its combiners include the combiner in the options."""
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
     # the dense formula already runs these inputs
     shown = formula.gradients != "dense" and formula.framework not in SPARSE

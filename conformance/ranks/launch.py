@@ -165,8 +165,8 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Return a context manager that starts the process in a new process group. At the end, it kills the group with the
-    children of a launcher."""
+    """Return a context manager that starts the process in a new process group. At the end, kill the group, which
+    includes the children of a launcher."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )

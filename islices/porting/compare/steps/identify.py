@@ -83,13 +83,14 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Return a recipe without decay. Its settings are the arguments."""
+    """Return a recipe without decay from a name, a semantics, the updated rows and hyperparameters."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield a recipe for each stock formula that may have made a side's step. The learning rate is still missing."""
+    """Yield a recipe for each stock formula that may have made a side's step. The learning rate of these recipes is a
+    placeholder."""
     e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
