@@ -67,7 +67,7 @@ class Real:
 
     @staticmethod
     def of(value: float) -> Real:
-        """Return a number that is the same in every evaluation."""
+        """Return an exact number, which has the same value in every evaluation."""
         return Real(Decimal(value))
 
     def __repr__(self) -> str:

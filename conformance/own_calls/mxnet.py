@@ -28,7 +28,7 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
 
 
 def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> Any:
-    """Return the gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of gluon.nn.Embedding(sparse_grad=True) for the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------

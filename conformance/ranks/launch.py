@@ -82,7 +82,7 @@ def run_ranks(
     Parameters
     ----------
     engine : str
-        One of `islices.distributed.engines.list_engines`.
+        An engine that `islices.distributed.engines.list_engines` returns.
     size : int
         The number of ranks.
     target : str
