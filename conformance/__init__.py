@@ -1,4 +1,4 @@
-"""The conformance suite: specification, golden vectors, oracles, runners and reports."""
+"""The conformance suite of islices: specification, golden vectors, oracles, runners and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Judgement", "judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load `judge` and `Judgement` on first use, so that importing the suite stays fast."""
+    """Import `judge` or `Judgement` on first use, so that importing the suite stays fast."""
     if name in __all__:
         from islices.conformance.formulas import judge as module
 

@@ -1,7 +1,7 @@
-"""Checks beyond golden vectors: conversions, a real text through each framework's layers, memory.
+"""Checks that golden vectors cannot express: conversions, a real text in each framework's layers, and memory use.
 
-A check is a function of a backend that raises AssertionError. It runs in the modes host and framework, or in traced
-mode if it compiles.
+A check is a function that gets a backend and raises AssertionError if the backend is wrong. A check runs in the modes
+host and framework. A check that compiles code runs only in traced mode.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ def check(
     host: bool = False,
     **fixed: Any,
 ) -> Callable[[Checker], Checker]:
-    """Register a check.
+    """Return a decorator that registers a function as a check.
 
-    ``wide``: run it with the framework's 64-bit types switched on. ``full``: run it only in the full profile.
-    ``traced``: it compiles, and belongs to the column of traced code only. ``host``: it belongs to the column of host
-    only."""
+    ``wide``: the framework's 64-bit types are switched on. ``full``: the check runs only in the full profile.
+    ``traced``: the check compiles code, and runs only in traced mode. ``host``: the check runs only in mode host.
+    ``fixed`` are the arguments of the check.
+    """
 
     def register(fn: Checker) -> Checker:
         CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced, host))
@@ -85,7 +86,7 @@ class SampleGradients(NamedTuple):
 
 
 def native_and_slices(backend: Backend) -> tuple[Any, Slices]:
-    """Return a native sparse gradient, and its meaning as coalesced slices."""
+    """Return a sparse gradient of the framework's type, and the coalesced slices that it means."""
     plain = oracle.coalesce(duplicates("native"))
     return islices.to_native(to_backend(backend, plain)), plain
 
@@ -108,7 +109,7 @@ def round_trip(backend: Backend, *, dtype: str, index_type: str, row_shape: tupl
     assert read(islices.coalesce(got).indices).data == expected.indices.data, "coalesced indices"
 
 
-#: what the quick profile takes of round trips: every type once, and one row or none of one
+#: The types of the round trips in the quick profile: every type once. Layouts of at most one row use only float32.
 TRIPS = {("float16", "int64"), ("bfloat16", "int32"), ("float32", "int64"), ("float64", "int32")}
 
 for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, ROW_SHAPES):
@@ -123,7 +124,7 @@ for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, RO
         )(round_trip)  # fmt: skip
 
 
-#: operation of one gradient -> its other arguments
+#: operation on one gradient -> the other arguments of the call
 OPERATIONS: dict[str, tuple[Any, ...]] = {
     "coalesce": (), "scale": (0.3,), "add": (), "keep_rows": ([0, 3],), "drop_rows": ([0, 3],), "drop_padding": (4,),
     "clip_by_value": (-1, 1), "clip_by_norm": (1.5,), "clip_by_row_norm": (1.5,),
@@ -131,7 +132,7 @@ OPERATIONS: dict[str, tuple[Any, ...]] = {
 
 
 def called(module: Any, name: str, x: Any) -> Any:
-    """Return the result of an operation of islices, or of its oracle. Slices are added to themselves."""
+    """Return the result of an operation. `module` is islices or the oracle. "add" adds x to itself."""
     return getattr(module, name)(x, *([x] if name == "add" else OPERATIONS[name]))
 
 
@@ -216,7 +217,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that native objects that contradict themselves raise before their framework computes on them."""
+    """Check that inconsistent native objects raise an error before their framework computes with them."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -236,12 +237,12 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Pass the framework's gradient of its layer through from_native, coalesce, padding, clipping, to_dense."""
+    """Check the gradient of a framework's layer after from_native, drop_padding and a further operation."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):
         gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
-    else:  # NumPy has neither layers nor autodiff: what arrives at the looked-up rows is the gradient
+    else:  # NumPy has neither layers nor autodiff, so islices makes the gradient
         gradient = islices.embedding_grad(to_numpy(up), to_numpy(ids), vocabulary)
     expected = oracle.coalesce(oracle.embedding_grad(up, ids, vocabulary, padding_idx=corpus.PADDING))
     s = islices.drop_padding(islices.coalesce(islices.from_native(gradient)), corpus.PADDING)
@@ -267,12 +268,14 @@ for _stage in ("coalesce", "to_dense", "clip", "native"):
 
 # ---------------------------------------------------------------------- memory
 TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
-#: Peak growth allowed, as a multiple of the stored values: float64 temporaries of norms, copies, a framework's arena.
+#: The allowed growth of peak memory, as a multiple of the stored values. Norms need float64 temporaries, and frameworks
+#: copy and pool.
 MEMORY_FACTOR = 16
 
 
 def memory(backend: Backend, *, operation: str) -> None:
-    """Check that peak memory follows the slices, with 100,000 slices of a table of 1e9 x 64 (256 GB dense)."""
+    """Check that peak memory depends on the slices, not on the table: 100,000 slices of a table of 1e9 x 64 (256 GB
+    dense)."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, TABLE_ROWS, STORED).astype(np.int32)
     ids[::3] = ids[0]
@@ -301,7 +304,8 @@ def step_memory(backend: Backend) -> None:
     def step(ids: Any, weights: Any) -> Any:
         return gradients(lambda t: own.weighted_sum(islices.lookup(t, ids), upstream), islices.Table(weights))[0]
 
-    step(backend.asarray(np.zeros(1000, np.int32)), backend.asarray(np.zeros((1, 4), np.float32)))  # what loads, loads
+    # a first call, which loads what is loaded once
+    step(backend.asarray(np.zeros(1000, np.int32)), backend.asarray(np.zeros((1, 4), np.float32)))
     gradient, grown = peak_growth(lambda: step(ids, weights))
     assert read(gradient.values).shape == (1000, 4), "the slices"
     assert grown <= 40_000_000, f"peak memory grew by {grown / 1e6:.0f} MB, a quarter of the table or more"
@@ -314,7 +318,8 @@ for _operation in ("coalesce", "norm", "clip"):
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Check that ids beyond the table read as zeros and are in no bag. Compiled code that runs eager calls raises."""
+    """Check that ids beyond the table read zeros and belong to no bag. Compiled code that makes eager calls must raise
+    an error."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
     expected = ""
@@ -344,7 +349,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
-    """Check that a slot left out under fixed shapes has the sentinel index and zeros."""
+    """Check that, under fixed shapes, an omitted slot has the sentinel index and zeros."""
     ids = np.array([1, 3, 1], np.int32)
     values = np.array([[3.0], [4.0], [5.0]], np.float32)
 
@@ -360,7 +365,8 @@ def left_out_slots(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every formula leaves a gradient below the limit unchanged. All numbers are powers of two."""
+    """Check that every framework's clip formula leaves a gradient below the limit unchanged. All numbers are powers of
+    two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

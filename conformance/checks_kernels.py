@@ -1,5 +1,5 @@
-"""Checks that are too large for golden vectors. Compiled kernels share the work and keep NumPy's bits for any number
-of threads."""
+"""Checks of compiled kernels on gradients that are too large for golden vectors. For any number of threads, kernels
+must give the bits of NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from islices.core.host import bfloat16_bits
 
 COUNT, ROWS, WIDTH = 20_000, 3_000, 8
 THREADS = (1, 2, 4)
-#: takes the backend, the slices and a maker of tables; gives what is compared
+#: A function of (backend, slices, a function that makes a table) that returns the arrays to compare.
 Operation = Callable[[Backend, islices.IndexedSlices, Callable[[], Any]], Any]
 
 
@@ -51,7 +51,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def numbers(B: Backend, x: Any) -> Iterator[Host]:
-    """Yield flat copies of the arrays of a result."""
+    """Yield each array of a result as a flat copy."""
     for leaf in leaves_of(x):
         for part in (leaf.values, leaf.indices) if isinstance(leaf, islices.IndexedSlices) else (leaf,):
             plain = np.array(B.to_numpy(part)).reshape(-1)
@@ -60,11 +60,12 @@ def numbers(B: Backend, x: Any) -> Iterator[Host]:
 
 
 def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
-    """Check an operation on slices with duplicates, with kernels off and with several numbers of threads."""
+    """Check that an operation on slices with duplicates gives the same bits without kernels and with kernels on 1, 2
+    and 4 threads."""
     if dtype not in B.float_dtypes:
         raise UnsupportedError(f"{B.name} has no {dtype}")
     rng = np.random.default_rng(0)
-    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int64)  # from once to a hundred times
+    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int64)  # each row occurs up to a hundred times
     values, start = (rng.standard_normal((k, WIDTH), np.float32) for k in (COUNT, ROWS))
     half = dtype == "bfloat16"
     values = B.asarray(bfloat16_bits(values) if half else values)
@@ -94,14 +95,14 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
         islices.config.set_num_threads(before)
 
 
-#: what an operation's name begins with -> where it stands in the matrix: (group, clause)
+#: the beginning of an operation's name -> its place in the matrix: (group, clause)
 PLACES = {
     "coalesce": ("coalesce", "4"), "to_dense": ("densify", "5"), "norm": ("norms", "7"), "clip": ("clipping", "10"),
     "scatter": ("updates", "15"), "step": ("optimizers", "16"),
 }  # fmt: skip
-#: what the quick profile takes in 16 bits, too
+#: The operations that the quick profile also checks in 16 bits.
 HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
-#: the steps that it takes: golden cases cross the others
+#: The steps that the quick profile checks. Golden cases cover the others.
 STEPS = ("step/adam", "step/rowwise_adagrad", "step/ftrl-power")
 
 for _operation in OPERATIONS:
@@ -109,7 +110,7 @@ for _operation in OPERATIONS:
     for _dtype in ("float32", "bfloat16"):
         _full = _operation.startswith("step/") and _operation not in STEPS
         _full |= _dtype != "float32" and _operation not in HALVES
-        check(  # elsewhere no kernel runs
+        check(  # only mode host runs kernels
             f"{_group}/kernels/{_operation}/{_dtype}", _clause, full=_full, host=True,
             operation=_operation, dtype=_dtype,
         )(same_bits)  # fmt: skip

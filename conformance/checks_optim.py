@@ -1,5 +1,5 @@
-"""Checks of optimizers beyond golden vectors, such as a hundred steps of one compiled program, large tables and
-memory."""
+"""Checks of optimizers that golden vectors cannot express: a hundred steps of one compiled program, large tables, and
+memory use."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS, optimizer_steps
 from islices.conformance.peak_memory import peak_growth
 
-#: of one length, so that one program serves all steps
+#: Layouts with the same number of slots, so that one program can run all steps.
 LAYOUTS = ("unsorted-duplicates", "unsorted-cancelling", "sorted-duplicates")
 STEPS = 100
-#: whose kernels the quick profile has anyway
+#: The optimizers whose kernels the quick profile runs in other cases.
 QUICK = ("adam", "momentum")
 
 
 def made(label: str, **options: Any) -> Any:
-    """Return an optimizer of the suite."""
+    """Return the islices optimizer for a label of the suite."""
     name, hyper = OPTIMIZERS[label]
     return getattr(islices.optim, name)(**hyper, **options)
 
 
 def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
-    """Check that a hundred steps of one program have the bits of the exact result."""
+    """Check that a hundred steps of one compiled program give the bits of the oracle."""
     plain = dense((ROWS, 3), "compiled")
     grads = [slices(layout, "float32", "int32", (3,), "compiled") for layout in LAYOUTS]
     optimizer = made(label, rows=rows)
@@ -65,7 +65,7 @@ for _label in OPTIMIZERS:
 
 # ---------------------------------------------------------------------- large tables
 def other_rows(backend: Backend, *, label: str) -> None:
-    """Check that a step on 65,536 ids of a 1M x 4 table keeps the bits of all other rows, in the table and in the
+    """Check that a step on 65,536 ids of a table of 1M x 4 changes no other row, neither in the table nor in the
     state."""
     count, width = 1_000_000, 4
     rng = np.random.default_rng(0)
@@ -101,15 +101,15 @@ def step_memory(backend: Backend) -> None:
     state = optimizer.init(table)
     ids = np.random.default_rng(0).integers(0, 10_000_000, 1000).astype(np.int32)
     grad = islices.IndexedSlices(backend.asarray(np.ones((1000, 4), np.float32)), backend.asarray(ids), (10_000_000, 4))
-    table, state = optimizer.step(table, grad, state, donate=True)  # what loads, loads; what must be copied once, is
-    own_calls_of(backend).block([table, *state.values()])  # and what is still being computed has its memory
+    table, state = optimizer.step(table, grad, state, donate=True)  # loads and copies what is needed once
+    own_calls_of(backend).block([table, *state.values()])  # pending computations get their memory
     (table, state), grown = peak_growth(lambda: optimizer.step(table, grad, state, donate=True))
     assert read(state["step"]).data == [2], "two steps"
     assert grown <= 40_000_000, f"peak memory grew by {grown / 1e6:.0f} MB, a quarter of the table or more"
 
 
 def atomic(backend: Backend, *, label: str) -> None:
-    """Check that a bad index in the last slot leaves table and state unchanged, to the bit."""
+    """Check that a step with a bad index in the last slot raises and leaves table and state unchanged, to the bit."""
     plain = dense((ROWS, 3), "atomic")
     good = duplicates("atomic")
     optimizer = made(label)

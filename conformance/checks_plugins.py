@@ -1,4 +1,4 @@
-"""Checks of any framework's sparse type, also a plug-in's, without calls of the framework."""
+"""Checks of a backend's sparse type that need no functions of the framework, so that they also run on plug-ins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ROWS = 6
 
 
 def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
-    """Return the framework's sparse object over rows of ones, with unchecked row numbers, and its contents."""
+    """Return a sparse object of the framework with rows of ones and unchecked row numbers, and the slices that it
+    contains."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     n = len(indices)
@@ -28,7 +29,7 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """Return the message of the IndexError that an operation raises, or a description of any other outcome."""
+    """Call an operation. Return the message of its IndexError, or a description of any other outcome."""
     try:
         return f"(no error, but {operation(native)!r})"
     except IndexError as error:
@@ -36,7 +37,8 @@ def refusal(operation: Callable[[Any], Any], native: Any) -> str:
 
 
 def index_out_of_range(backend: Backend, *, index: int) -> None:
-    """Check that an out-of-range index in a native object raises and is named unchanged, not wrapped or dropped."""
+    """Check that an out-of-range index in a native object raises an error with this index. The index must not be
+    wrapped or dropped."""
     native, _ = native_over(backend, [1, index, 3])
     for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
         got = refusal(operation, native)
@@ -50,6 +52,6 @@ for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", R
 
 @check("conversion/native-duplicates", "1", wide=True)
 def duplicates(backend: Backend) -> None:
-    """Check that a native object's duplicates mean their sum."""
+    """Check that duplicates in a native object are summed."""
     native, plain = native_over(backend, [4, 1, 4])
     same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

@@ -1,4 +1,4 @@
-"""The clause of the specification for each operation of the cases.
+"""Map each operation of the cases to its clause of the specification.
 
 May import: the standard library.
 """
@@ -30,5 +30,6 @@ CLAUSES = {operation: clause for clause, names in OPERATIONS.items() for operati
 
 
 def clause_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the clause that defines a call. Bags have clause 19, and a gradient the clause of its operation."""
+    """Return the clause that defines a call. Bags belong to clause 19; a gradient belongs to the clause of its
+    operation."""
     return "19" if "combiner" in kwargs else CLAUSES[args[0] if op == "gradient" else op]

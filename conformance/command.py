@@ -1,4 +1,4 @@
-"""Define `islices conform`: choose what to run, let `jobs` run it, and show the outcome."""
+"""Define `islices conform`: select cases and backends, run them as jobs, and show the report."""
 
 from __future__ import annotations
 
@@ -137,9 +137,10 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job | AdapterJob]:
-    """Return the jobs, in the order of the matrix: interpreters, backends, variants.
+    """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant.
 
-    This imports no framework. A variant without a case never imports one.
+    This function imports no framework. A variant without a selected case gets no job, so its framework is never
+    imported.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
@@ -147,10 +148,11 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
             raise UsageError(f"--variant: got {name!r}; accepted are {', '.join(accepted)}")
     everywhere = VARIANTS if "all" in (options.variant or ()) else options.variant
     adapters = _adapters(options, folder)
-    # only the adapter runs, unless the options also list backends or interpreters
+    # with --command, only the adapter runs unless the options also list backends or interpreters
     interpreters = [] if adapters and not (options.backend or options.python) else [here()]
     for other in (look_at(path, folder) for path in options.python):
-        if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
+        # each environment runs once, even if two paths lead to it
+        if other.prefix not in {i.prefix for i in interpreters}:
             interpreters.append(other)
     check_backends(options.backend, [name for i in interpreters for name in i.backends])
 
@@ -180,7 +182,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
 
 
 def _adapters(options: argparse.Namespace, folder: Path) -> list[AdapterJob]:
-    """Return the jobs of the commands; raise UsageError for a text that is not a command line."""
+    """Return one job for each --command; raise UsageError for a text that is not a command line."""
     limit = seconds(options.time_limit)
     return [
         AdapterJob(text, split_command(text), limit, folder / f"command{k}.jsonl")
@@ -204,12 +206,12 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- results
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """Return the primitives for mode framework that backends have not implemented."""
+    """Return the primitives that the backends of these runs still lack in mode framework."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 
 def _show(console: Any, runs: Sequence[Run]) -> None:
-    print_cases(runs, console, unless=f": {TO_DO}")  # the list below has those
+    print_cases(runs, console, unless=f": {TO_DO}")  # the list below already has these primitives
     for backend in dict.fromkeys(run.backend for run in runs):
         waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
         if waiting:

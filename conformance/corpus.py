@@ -1,8 +1,8 @@
-"""A real text as embedding input. It has the documentation topics of CPython (pydoc_data.topics) as ids.
+"""Turn a real text into embedding input: the documentation topics of CPython (pydoc_data.topics) as ids.
 
-Words and marks become ids by falling frequency, id 0 is padding, and each paragraph is a row cut or padded to one
-length. Upstream gradients are drawn from a seeded generator. Everything is computed in plain Python, so every
-framework and the oracle get the same numbers.
+The ids of words and punctuation marks are their ranks by frequency, and id 0 is padding. Each paragraph becomes one row
+of ids, cut or padded to a fixed length. A seeded generator draws upstream gradients. Everything is computed in plain
+Python, so every framework and the oracle get the same numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def paragraphs() -> list[list[str]]:
 
 
 def batch(rows: int, length: int) -> tuple[Array, int]:
-    """Return (ids of shape (rows, length), size of the vocabulary with the padding id)."""
+    """Return (ids of shape (rows, length), number of different ids including the padding id)."""
     chosen = [words[:length] for words in paragraphs()[:rows]]
     counts = Counter(word for words in chosen for word in words)
     ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
@@ -36,8 +36,7 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """Return a float32 gradient for each looked-up row, shape (*ids.shape, width), with absolute values between 1/16
-    and 2."""
+    """Return a float32 upstream gradient of shape (*ids.shape, width), with absolute values between 1/16 and 2."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

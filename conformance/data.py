@@ -1,8 +1,8 @@
-"""The values of a conformance case, independent of any framework, and their JSON form.
+"""Define the values of a conformance case, independent of any framework, and convert them from and to JSON.
 
-`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. In JSON a float has its
-shortest decimal form, which identifies a float64 exactly (every narrower float is one). NaN and infinities are
-strings.
+`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. JSON stores a float in its
+shortest decimal form. This form identifies each float64 exactly, and every narrower float is also a float64. NaN and
+infinities are strings in JSON.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 from islices.conformance.packing import numbers, unpack
 
 Shape = tuple[int, ...]
-#: Of the SPEC.md that the cases are checked against.
+#: The version of SPEC.md that the cases check.
 SPEC_VERSION = "1.11"
-#: The spacing of each floating type's numbers at 1.
+#: dtype -> the spacing of its numbers at 1
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-#: Arguments that only the errors group has: an array of another framework, a set, a complex number.
+#: The keys of arguments that only the errors group uses: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
-#: What ids of cases say, and nonfinite= in them: ids stay where a name changes.
+#: (the word in the ids of cases, the value of nonfinite=). Ids do not change when an option is renamed.
 NONFINITE = (("propagate", "propagate"), ("skip", "zero"))
-#: The groups of the matrix, in its order.
+#: The groups of cases, in the order of the matrix.
 GROUPS = (
     "densify",
     "coalesce",
@@ -49,7 +49,7 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class Array:
-    """A dense array, given by its dtype's name, its shape, and its elements in C order as Python numbers."""
+    """A dense array: the name of its dtype, its shape, and its elements as Python numbers in C order."""
 
     dtype: str
     shape: Shape
@@ -66,7 +66,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Slices:
-    """The parts of an IndexedSlices."""
+    """The contents of an IndexedSlices as plain data."""
 
     values: Array
     indices: Array
@@ -76,16 +76,16 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return the flags that are set."""
+        """Return the flags that are True."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
-        """Return slices of the same types and shape with other rows."""
+        """Return slices with the same types and dense shape, but with other rows."""
         values = Array(self.values.dtype, (len(indices), *self.values.shape[1:]), data)
         return Slices(values, Array(self.indices.dtype, (len(indices),), indices), self.dense_shape, **flags)
 
     def at(self, places: Sequence[int], **flags: bool) -> Slices:
-        """Return the slices at these places, in order."""
+        """Return the slices at the given positions, in the order of the positions."""
         rows = self.values.rows()
         return self.holding([self.indices.data[k] for k in places], [v for k in places for v in rows[k]], **flags)
 
@@ -94,8 +94,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result, or for the errors group ``{"raises": name, "message": [words]}``. ``flags``: "eager" (has
-    no traced form).
+    ``expect`` is the result, or in the errors group ``{"raises": name, "message": [words]}``. The only flag is "eager":
+    the case cannot be traced.
     """
 
     id: str
@@ -112,7 +112,7 @@ class Case:
 
     @property
     def call(self) -> str:
-        """Return the call as Python text."""
+        """Return the call as a text in Python's syntax."""
         args = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
         return f"{self.op}({', '.join(args)})"
 
@@ -134,7 +134,8 @@ def _show(x: Any) -> str:
 
 # ---------------------------------------------------------------------- nested values
 def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
-    """Return lists, tuples and dicts with fn of each leaf. Arrays, slices and None are leaves."""
+    """Return a copy of nested lists, tuples and dicts with fn applied to each leaf. Arrays, slices and None are
+    leaves."""
     if isinstance(x, dict):
         return {key: map_leaves(fn, item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):
@@ -143,7 +144,7 @@ def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
 
 
 def leaves_of(x: Any) -> Iterator[Any]:
-    """Yield the leaves of lists, tuples and dicts."""
+    """Yield the leaves of nested lists, tuples and dicts."""
     if not isinstance(x, (dict, list, tuple)):
         yield x
         return
@@ -152,7 +153,7 @@ def leaves_of(x: Any) -> Iterator[Any]:
 
 
 def arrays_of(x: Any, *, indices: bool = False) -> Iterator[Array]:
-    """Yield the arrays among the leaves. Slices have their values, and with ``indices`` those as well."""
+    """Yield the arrays among the leaves. Slices yield their values, and also their indices if ``indices`` is True."""
     for leaf in leaves_of(x):
         if isinstance(leaf, Slices):
             yield leaf.values
@@ -229,7 +230,7 @@ def vector_files() -> list[Any]:
 
 @functools.cache
 def _vectors() -> tuple[str, list[str]]:
-    """Return the SHA-256 of the vector files and their lines; a wheel has both in one packed file."""
+    """Return (SHA-256 of the vector files, the lines of the files). A wheel contains both in one packed file."""
     packed = resources.files("islices.conformance") / "vectors.xz"
     if packed.is_file():
         return unpack(packed.read_bytes())
@@ -238,7 +239,7 @@ def _vectors() -> tuple[str, list[str]]:
 
 
 class Entry(NamedTuple):
-    """A golden case as its file has it: its name, and its JSON, which is decoded when it is needed."""
+    """A golden case as a line of its file. The JSON is decoded only when the case is needed."""
 
     id: str
     clause: str
@@ -254,13 +255,14 @@ class Entry(NamedTuple):
         return case_from_json(json.loads(self.text))
 
 
-#: How the line of a case begins: the files hold one case a line, and these fields first.
+#: The beginning of a case's line. Vector files have one case per line, with these fields first.
 HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Return all golden cases in the order of GROUPS without decoding them, which would take ten times as long."""
+    """Return all golden cases in the order of GROUPS. The cases are not decoded, because decoding takes ten times as
+    long."""
     found = []
     for line in _vectors()[1]:
         if head := HEAD.match(line):
@@ -276,9 +278,11 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 
 @functools.cache
 def quick_ids(mode: str) -> frozenset[str]:
-    """Return the golden cases that the quick profile runs in a mode. quick.json lists them, except bad input.
+    """Return the ids of the golden cases that the quick profile runs in a mode. quick.json lists all of them except bad
+    input.
 
-    Bad input computes nothing, so all of it is quick, unless it imports a second framework or traces a model.
+    Cases of bad input compute nothing. So all of them are quick, except those that import a second framework or trace a
+    model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
@@ -286,5 +290,5 @@ def quick_ids(mode: str) -> frozenset[str]:
 
 
 def vectors_hash() -> str:
-    """Return the SHA-256 of the vector files. Reports of different vectors are not comparable."""
+    """Return the SHA-256 of the vector files. Reports are comparable only if their vectors have the same hash."""
     return _vectors()[0]

@@ -1,6 +1,6 @@
-"""Deviations that a backend declares. A declared case that passes is a failure.
+"""Read the deviations that a backend declares. If a declared case passes, the suite reports a failure.
 
-``deviations.toml`` in the adapter's folder holds tables
+The file ``deviations.toml`` in the adapter's folder contains tables of this form:
 
     [[deviation]]
     cases = "norms/norm2/*"      # a glob over case ids
@@ -46,7 +46,8 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """Return the deviations of the package of the backend's class; none if the package does not have the file."""
+    """Return the deviations in the package that defines the backend's class; an empty list if the package has no such
+    file."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:
@@ -59,7 +60,7 @@ def _read(module: str) -> str | None:
     for package in (module, module.rpartition(".")[0]):
         try:
             file = resources.files(package) / "deviations.toml"
-        except (TypeError, ModuleNotFoundError, ValueError):  # a plain module, or one run as a script
+        except (TypeError, ModuleNotFoundError, ValueError):  # the class is in a plain module, or in a script
             continue
         if file.is_file() and isinstance(file, Path):
             return file.read_text("utf-8")

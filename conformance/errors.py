@@ -1,7 +1,7 @@
-"""The table of bad input, with each call, the exception that the specification states, and words that its message
-must contain.
+"""The table of calls with bad input. Each row has the exception that the specification requires and the words that its
+message must contain.
 
-A message contains the argument, the value, and the accepted values. SPEC.md, "Bad input".
+A message names the argument, its value, and the accepted values (SPEC.md, "Bad input").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def f32(*shape: int, value: float = 1.0) -> Array:
 
 
 def of(dtype: str, *data: Any) -> Array:
-    """Return a 1-D array."""
+    """Return a 1-D array with the given dtype and elements."""
     return Array(dtype, (len(data),), list(data))
 
 
@@ -38,12 +38,12 @@ INF = Slices(f32(1, 2, value=math.inf), i64(0), (5, 2))
 DENSE = f32(5, 2)
 UP, IDS = f32(2, 3, 2), Array("int64", (2, 3), [0, 1, 2, 3, 4, 0])
 COMPLEX = {"complex": [1.0, 2.0]}
-#: An operation and its first arguments, of which a row spoils those that follow.
+#: An operation and its first argument. A row of the table adds the other arguments, one of which is bad.
 GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """Return an array of a framework other than the one under test."""
+    """Return plain data for an array of another framework than the framework under test."""
     return {"foreign": x}
 
 
@@ -52,9 +52,11 @@ TABLE: dict[str, tuple[str, str, list[str], str, list[Any], dict[str, Any]]] = {
 
 
 def row(raises: str, id: str, message: str, op: str, *args: Any, clause: str = "", **kwargs: Any) -> None:
-    """Add a row. The message has gaps, and its parts may come in any order.
+    """Add a row to the table. " ... " separates the parts of `message`, which may occur in any order.
 
-    An index out of range belongs to clause 2, other input to the operation's clause if none is given."""
+    An index out of range belongs to clause 2. Other bad input belongs to `clause`, or to the clause of the operation if
+    `clause` is empty.
+    """
     if raises == "IndexError" and message.startswith(("indices ", "ids ")):
         clause = "2"
     words = message.split(" ... ")

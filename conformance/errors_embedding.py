@@ -1,4 +1,4 @@
-"""The table of bad input, continued: lookups, bags, tables, samples. See `islices.conformance.errors`."""
+"""Add the bad input of lookups, bags, tables and samples to the table in `islices.conformance.errors`."""
 
 from __future__ import annotations
 

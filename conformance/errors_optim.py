@@ -1,4 +1,4 @@
-"""The table of bad input, continued: optimizers. See `islices.conformance.errors`."""
+"""Add the bad input of optimizers to the table in `islices.conformance.errors`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE,
 
 
 def _refused(raises: str, id: str, message: str, name: str, hyper: dict[str, Any], *rest: Any, **options: Any) -> None:
-    """Return a row of the table for an optimizer that cannot be made, or for a step that raises."""
+    """Add a row for an optimizer with bad hyperparameters, or for a step with bad arguments."""
     table, grads = rest or (DENSE, [GOOD])
     row(raises, f"optimizer-{id}", message, "optimizer_steps", name, hyper, table, grads, **options)
 
@@ -61,7 +61,7 @@ _value_error("frozen-mask", "frozen ... length 2 ... 5", *_sgd, frozen=[True, Fa
 
 
 def _grad(raises: str, id: str, message: str, grad: Any) -> None:
-    """Add a row for a gradient that the table does not take."""
+    """Add a row for a gradient that does not fit the table of weights."""
     _refused(raises, f"grad-{id}", message, *_sgd, DENSE, [grad])
 
 

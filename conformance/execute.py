@@ -1,7 +1,7 @@
-"""Run one case on one backend in one mode, and read the result as plain data.
+"""Run one case on one backend in one mode, and convert the result to plain data.
 
-Three failures are distinct: the case cannot be set up (`HarnessError`), the call raises, or its result differs from the
-expected one.
+The suite distinguishes three failures. The case cannot be set up (`HarnessError`), the call raises an exception, or the
+result differs from the expected result.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
-    """An error of the suite itself, which says nothing about the backend."""
+    """An error of the suite itself, which is no evidence about the backend."""
 
 
 class ChangedInputError(AssertionError):
-    """The error for a call that changed an argument that it must not change."""
+    """The error if a call changed an argument that it must not change."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> Host:
-    """Return the data as NumPy arrays. bfloat16 becomes uint16 patterns, cut from float32, where the values are
-    exact."""
+    """Return plain data as a NumPy array. bfloat16 becomes uint16 with the upper halves of float32 numbers, which
+    represent the values exactly."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
         return (bits >> np.uint32(16)).astype(np.uint16)
@@ -43,7 +43,7 @@ def to_numpy(x: Array) -> Host:
 
 
 def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) -> Any:
-    """Return plain data as arguments of a backend. Traced arrays come from the iterator."""
+    """Return plain data as arguments for a backend. If `traced` is given, take the arrays from this iterator."""
     if isinstance(x, Array):
         if traced is not None:
             return next(traced)
@@ -69,7 +69,8 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
 
 
 def _unusual(backend: Backend, array: Host) -> Any:
-    """Return an array of a dtype that islices rejects: the framework's if it has such a dtype, else NumPy's."""
+    """Return an array of a dtype that islices rejects. The array belongs to the framework if the framework has the
+    dtype, else to NumPy."""
     try:
         return backend.asarray(array)
     except (TypeError, ValueError):
@@ -114,14 +115,15 @@ def _plain(x: Host, dtype: str = "") -> Array:
 # ---------------------------------------------------------------------- the call
 @contextlib.contextmanager
 def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
-    """Return a ``with`` block in a mode, with the framework's 64-bit types if they are wanted."""
+    """Return a context manager that sets the mode, and switches on the framework's 64-bit types if `wide`."""
     types = backend.wide_types() if wide else contextlib.nullcontext()
     with types, contextlib.nullcontext() if mode == "traced" else islices.config.execution(mode):
         yield
 
 
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
-    """Return the plain result of a case. Raise HarnessError, UnsupportedError, or the error of the call."""
+    """Run a case and return the result as plain data. Raise HarnessError, UnsupportedError, or the error of the
+    call."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
@@ -146,7 +148,7 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
         try:
             result = operation(case.op)(*arguments, **options)
         except Exception:
-            if "steps" in case.kwargs:  # an earlier step of the case may have succeeded
+            if "steps" in case.kwargs:  # an earlier step of the case may have changed the table
                 arguments, options = [], {}
             _check_unchanged((arguments, options), (case.args[: len(arguments)], case.kwargs), "arguments")
             raise
@@ -155,7 +157,7 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
 
 
 def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return (arguments, plain data) of a call, without the table and the state that it may change in place."""
+    """Return (arguments, plain data) of a call, without the table and the state, which the call may change in place."""
     place = 2 if case.op == "optimizer_steps" else 0 if case.op.startswith(("scatter_", "renorm_")) else None
     if place is None or not backend.in_place(arguments[place]):
         return (arguments, options), (case.args, case.kwargs)
@@ -164,7 +166,8 @@ def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dic
 
 
 def _check_unchanged(given: Any, plain: Any, path: str) -> None:
-    """Raise ChangedInputError if an array of the arguments no longer holds the data it was made of."""
+    """Raise ChangedInputError if an array among the arguments no longer equals the plain data from which it was
+    made."""
     if isinstance(plain, Slices):
         given, plain = (given.values, given.indices), (plain.values, plain.indices)
     if isinstance(plain, Array):
@@ -173,7 +176,7 @@ def _check_unchanged(given: Any, plain: Any, path: str) -> None:
     elif isinstance(plain, (list, tuple)):
         for k, (g, p) in enumerate(zip(given, plain, strict=True)):
             _check_unchanged(g, p, f"{path}[{k}]")
-    elif isinstance(plain, dict) and isinstance(given, dict):  # others stand for one object of another kind
+    elif isinstance(plain, dict) and isinstance(given, dict):  # other dicts stand for an object that is no dict
         for name in given:
             _check_unchanged(given[name], plain[name], f"{path}[{name!r}]")
 
@@ -189,7 +192,7 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
-    """Move the backend's arrays among the arguments to a device."""
+    """Return the arguments with the backend's arrays moved to a device."""
 
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, islices.IndexedSlices) and leaf.backend is backend:
@@ -201,19 +204,20 @@ def _placed(backend: Backend, x: Any, device: str) -> Any:
 
 
 def forget_compiled(backend: Backend) -> None:
-    """Release the programs that traced cases have compiled."""
+    """Release the compiled programs of traced cases."""
     _compiled.cache_clear()
     backend.forget_compiled()
 
 
 def _is_wide(case: Case) -> bool:
-    """Return whether 64-bit data is involved, for which JAX needs its x64 mode."""
+    """Return True if the case has 64-bit data, for which JAX needs its x64 mode."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
 
 
 class _Skeleton:
-    """The form of a case's arguments. Two are equal if only the numbers in their arrays differ."""
+    """The form of a case's arguments. Two forms are equal if the arguments differ only in the numbers in their
+    arrays."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key
@@ -238,7 +242,8 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the operation compiled for arguments of one form, and the form of its result, known after tracing."""
+    """Return the operation compiled for arguments of one form, and a list that gets the form of the result during
+    tracing."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:
@@ -254,7 +259,8 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, and add its arrays to leaves, because compilers accept and return only arrays."""
+    """Return the form of a result, and append the result's arrays to `leaves`. Compilers accept and return only
+    arrays."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
@@ -269,7 +275,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
 
 
 def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
-    """Return a result of a form with the leaves as its arrays."""
+    """Return the result that has the form `shell` and the arrays `leaves`."""
     if shell is None:
         return None
     if shell == "array":
@@ -286,7 +292,8 @@ def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
 
 # ---------------------------------------------------------------------- comparison
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
-    """Describe the difference in a line, or return "". Compare bits, except that NaN equals NaN and -0 equals +0."""
+    """Describe the first difference in one line; return "" if there is none. Compare bits, except that NaN equals NaN
+    and -0 equals +0."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:
             slots = [k for k, i in enumerate(expected.indices.data) if i != expected.dense_shape[0]]

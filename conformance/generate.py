@@ -1,7 +1,7 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Inputs are small numbers from a seeded generator, chosen so that rounding happens but subnormal numbers do not. The
-expected results come only from `islices.conformance.oracle`. Another run writes the same bytes.
+Inputs are small numbers from a seeded generator, so that results are rounded but never subnormal. The expected results
+come only from the oracles (`islices.conformance.oracles`). Every run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def coalesce() -> Iterator[Case]:
         s = duplicates("ints", dtype)
         yield case(f"coalesce/integers/{dtype}", "coalesce", s)
     # sums where every other order of addition gives another result (clause 3)
-    order = [[1e8], [1.0], [-1e8], [1.0]]  # left to right 1, in pairs 0
+    order = [[1e8], [1.0], [-1e8], [1.0]]  # the sum from left to right is 1, in pairs 0
     yield case("coalesce/left-fold/float32", "coalesce", slices_of(order, [2] * 4, (4, 1)), clause="3")
     wide = [[2.0**53], [1.0], [1.0], [-(2.0**53)]]
     yield case("coalesce/left-fold/float64", "coalesce", slices_of(wide, [2] * 4, (4, 1), "float64"), clause="3")
-    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # sums in the type itself stop at 2048 and 256
+    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # sums that round to the type itself stop at 2048 and 256
         ones = slices_of([[1.0]] * n, [1] * n, (3, 1), dtype)
         yield case(f"coalesce/saturation/{dtype}", "coalesce", ones, clause="3")
     rng = random.Random("long run")
@@ -116,17 +116,18 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/add/0-d", "add", zero_d, zero_d)
     yield case("algebra/scale/0-d-bfloat16", "scale", dense((), "0-d", "bfloat16"), 3)
     yield case("algebra/add/none-adds-nothing", "add", [s, None, d], [None, d, d])
-    # a frequent fault of readers of decimal text: the neighbour of the float64 that 17 digits name
+    # readers of decimal text often return the neighbour of the float64 that 17 digits identify
     yield case("algebra/scale/float64-17-digits", "scale", dense((4, 2), "digits", "float64"), 0.16969931385370499)
     for k, dtype in enumerate(FLOATS):
         x = duplicates("divide", dtype, INDEX_TYPES[k % 2])
-        # by 3 and 49 a product with the rounded reciprocal differs; 0.1 is rounded to the values' type first
+        # for 3 and 49, multiplying by the rounded reciprocal gives another result; 0.1 is first rounded to the values'
+        # type
         for c in (3.0, 49.0, -0.1):
             yield case(f"algebra/divide/{dtype}/{c}", "divide", x, c)
         divisor = Array("float64" if dtype == "float64" else "float32", (), [3.0])
         yield case(f"algebra/divide/{dtype}/0-d", "divide", x, divisor)
     special = slices_of([[0.0], [1.0], [-1.0], [math.inf], [math.nan]], [0, 1, 2, 2, 0], (3, 1))
-    for c in (0.0, 1e300):  # the second is infinite in float32
+    for c in (0.0, 1e300):  # 1e300 is infinite in float32
         yield case(f"algebra/divide/special/{c}".replace("+", ""), "divide", special, c)
     wide = duplicates("wide")
     for label, pair in (("wide-last", (s, wide)), ("wide-first", (wide, s))):
@@ -149,12 +150,12 @@ def norms() -> Iterator[Case]:
     yield case("norms/norm2/float64-1e200", "norm", slices_of([[1e200] * 4], [0], (2, 4), "float64"))
     yield case("norms/norm2/float64-1e-200", "norm", slices_of([[3e-200, 4e-200]], [0], (2, 2), "float64"))
     yield case("norms/norm1/float64-large", "norm", slices_of([[1e307, 3e306]], [0], (2, 2), "float64"), ord=1)
-    # a half-way case of the float64 sum: any sum that rounds earlier than the last step loses it
+    # the exact sum is half-way between two float64 numbers: rounding before the last step changes the result
     tie = [[2.0**27, 1.0, 2.0**-27]] * 3
     yield case("norms/norm2/float64-tie", "norm", slices_of(tie, [0, 1, 2], (4, 3), "float64"))
     one_ulp = [[1.0] + [2.0**-27] * 3]
     yield case("norms/norm2/float64-one-ulp", "norm", slices_of(one_ulp, [0], (2, 4), "float64"))
-    # in float32 the small squares vanish one by one; together they count
+    # a float32 sum loses each small square, but together the small squares change the norm
     small = slices_of([[4096.0]] + [[1.0]] * 299, list(range(300)), (300, 1))
     yield case("norms/norm2/float32-many-small", "norm", small)
     for label, bad in (("nan", [math.nan, 1.0]), ("inf", [math.inf, 1.0]), ("both", [-math.inf, math.nan])):
@@ -176,8 +177,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Return sums on the midpoint of two float64 numbers, or so near to it that a bit hundreds of places below
-    decides."""
+    """Return gradients whose sum is the midpoint of two float64 numbers, or so near to it that a bit hundreds of places
+    lower decides."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)
@@ -193,12 +194,12 @@ def midpoints() -> Iterator[Case]:
     yield case("norms/midpoint/rows", "clip_by_row_norm", slices_of(on + above, [1, 0], (2, 3), "float64"), 3.0)
 
 
-#: Far from what the squares of float64 can hold.
+#: Sizes far outside the range of float32. The squares of "huge" and "tiny" are near the limits of float64.
 EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """Return a float64 gradient of that size and an ordinary float32 gradient."""
+    """Return an ordinary float32 gradient, and a float64 gradient of the given size."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of([[size], [size]], [1, 1], (3, 1), "float64")]
 
 
@@ -218,14 +219,15 @@ def clipping() -> Iterator[Case]:
         yield case(f"clipping/by_norm/max-{limit}", "clip_by_norm", s, limit)
         yield case(f"clipping/by_global_norm/max-{limit}", "clip_by_global_norm", [s, d], limit)
         yield case(f"clipping/by_row_norm/max-{limit}", "clip_by_row_norm", s, limit)
-    high, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])  # traced where the rest is
+    # arrays, so that they are traced in traced mode
+    high, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])
     yield case("clipping/by_norm/limit-array", "clip_by_norm", s, high)
     yield case("clipping/by_row_norm/limit-array", "clip_by_row_norm", s, high)
     yield case("clipping/by_global_norm/limit-array", "clip_by_global_norm", [s, d], high)
     yield case("clipping/by_value/bound-arrays", "clip_by_value", s, low, high)
     exact = slices_of([[3.0, 4.0]], [1], (3, 2))
     yield case("clipping/by_norm/equal-is-unchanged", "clip_by_norm", exact, 5.0)
-    just_above = math.nextafter(5.0, 0.0)  # in float64 the norm 5 exceeds it; in float32 they are equal
+    just_above = math.nextafter(5.0, 0.0)  # the norm 5 exceeds this limit in float64; in float32 they are equal
     yield case("clipping/by_norm/decided-in-float64", "clip_by_norm", exact, just_above, clause="7")
     cancel = slices_of([[30.0], [-30.0], [1.0]], [1, 1, 0], (3, 1))
     yield case("clipping/by_norm/cancelling-is-unchanged", "clip_by_norm", cancel, 2.0)
@@ -286,7 +288,7 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return the same slices with values near 1, so that products of many values stay in range."""
+    """Return slices with the same rows and values near 1, so that products of many values stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

@@ -1,4 +1,4 @@
-"""The golden cases of lookups, bags and per-sample gradients, a part of `islices.conformance.generate`."""
+"""Make the golden cases of lookups, bags and per-sample gradients for `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from islices.conformance.data import NONFINITE, Array, Case, Shape
 from islices.conformance.makers import FLOATS, INDEX_TYPES, case, dense
 from islices.conformance.oracle_embedding import lead_of, values_of_ids
 
-#: form -> ids, or their values and lengths, and the options of a call
+#: form -> (ids or the pair (values, lengths), the options of the call)
 Options = dict[str, Any]
 Forms = dict[str, tuple[Any, Options]]
 ROWS = 7
-#: name -> (ids, shape): sorted and not, with and without duplicates, none, one, many, 0-d to 3-D
+#: name -> (ids, shape): sorted or unsorted, with or without duplicates, no id, one or many, of 0 to 3 dimensions
 IDS: dict[str, tuple[list[int], Shape]] = {
     "empty": ([], (0,)),
     "no-columns": ([], (2, 0)),
@@ -36,13 +36,13 @@ def ids_of(name: str, dtype: str = "int32") -> Array:
 
 PAIR = ids_of("pair", "int64")
 REAL = Array("bool", (2, 5), [i != 0 for i in PAIR.data])
-#: options of gradients at the ids of PAIR
+#: name -> the options of a gradient at the ids PAIR
 PAIR_OPTIONS: dict[str, Options] = {
     "padding_idx": {"padding_idx": 0}, "negative": {"padding_idx": -7}, "mask": {"mask": REAL},
     "frequency": {"scale_by_freq": True}, "padding-frequency": {"padding_idx": 0, "scale_by_freq": True},
     "mask-frequency": {"mask": REAL, "scale_by_freq": True},
 }  # fmt: skip
-#: a gradient that is NaN where the mask hides it
+#: An upstream gradient with NaN at the ids that the mask hides.
 NAN_UPSTREAM = Array("float32", (2, 5, 1), [math.nan if i == 0 else float(k) for k, i in enumerate(PAIR.data)])
 
 
@@ -95,7 +95,8 @@ def lookups() -> Iterator[Case]:
 
 
 # ---------------------------------------------------------------------- bags
-#: 2-D ids, and the same kind with offsets: an empty bag first, in the middle and last, one member, several
+#: 2-D ids, and 1-D ids with offsets. Bags at the start, in the middle and at the end are empty; others have one or
+#: several members.
 BAG_IDS = Array("int64", (4, 5), [1, 1, 2, 6, 0, 0, 0, 0, 0, 0, 5, 3, 5, 0, 0, 6, 6, 6, 6, 6])
 FLAT_IDS = Array("int32", (11,), [4, 0, 3, 3, 0, 6, 1, 1, 2, 0, 5])
 OFFSETS = Array("int32", (6,), [0, 0, 3, 4, 4, 11])
@@ -133,7 +134,7 @@ def bags() -> Iterator[Case]:
 
 
 def combined(name: str, forms: Forms, weights: str) -> Iterator[Case]:
-    """Yield every form with every dtype and combiner, with and without weights, and the gradient of each."""
+    """Yield lookups and their gradients for every form, dtype and combiner, with and without weights."""
     for dtype, combiner, form in itertools.product(FLOATS, ("sum", "mean", "sqrtn", "max"), forms):
         ids, options = forms[form]
         lead = lead_of(ids, options.get("offsets"))
@@ -148,7 +149,7 @@ def combined(name: str, forms: Forms, weights: str) -> Iterator[Case]:
 
 
 def special_bags() -> Iterator[Case]:
-    """Yield bags with ties, NaN and infinities, zero divisors, and left folds."""
+    """Yield bags with special values: ties, NaN, infinities, zero divisors, and sums that depend on the order."""
     table = Array("float32", (4, 2), [1.0, -2.0, 1.0, -2.0, math.nan, 5.0, -math.inf, -math.inf])
     ids = Array("int64", (3, 3), [1, 0, 1, 0, 2, 2, 3, 3, 3])
     up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -171,7 +172,8 @@ def special_bags() -> Iterator[Case]:
 
 
 # ---------------------------------------------------------------------- ragged, absent
-#: a last bag that ends before the ids do; empty bags first, in the middle and last; ids that are absent
+#: Lengths whose last bag ends before the ids end, with empty bags at the start, in the middle and at the end. HOLES:
+#: ids of which some are absent (negative).
 LENGTHS = Array("int32", (6,), [0, 3, 1, 0, 4, 0])
 HOLES = Array("int32", (11,), [4, -1, 3, -1, 0, 6, -9, 1, 2, 0, 5])
 KEEP = Array("bool", (11,), [k % 3 != 2 for k in range(11)])
@@ -245,7 +247,7 @@ def samples() -> Iterator[Case]:
     rows = [[rng.uniform(1, 4) for _ in range(2)] for _ in range(4)]
     data = [round(v * s, 3) for row in rows for s in (1, -1) for v in row]
     cancelling = Array("float64", (4, 2, 2), data)
-    twice = Array("int32", (4, 2), [1, 1, 2, 3, 5, 5, 0, 6])  # samples 0 and 2 vanish
+    twice = Array("int32", (4, 2), [1, 1, 2, 3, 5, 5, 0, 6])  # the gradients of samples 0 and 2 cancel
     yield case("embedding/per-sample-norms/cancelling", "per_sample_norms", cancelling, twice, ROWS)
     spoiled = Array("float32", (3, 1, 1), [math.inf, 2.0, math.nan])
     one = Array("int32", (3, 1), [1, 1, 2])
@@ -271,16 +273,16 @@ def ragged_samples() -> Iterator[Case]:
 
 
 def whole(dtype: str, shape: Shape, seed: str, most: int = 3) -> Array:
-    """Return small whole numbers, whose products and sums never round in any order."""
+    """Return an array of small whole numbers. Their products and sums are exact in any order."""
     rng = random.Random(f"whole/{dtype}/{shape}/{seed}")
     return Array(dtype, shape, [float(rng.randint(-most, most)) for _ in range(math.prod(shape))])
 
 
 def tied() -> Iterator[Case]:
-    """Yield a table that is also an output layer, with (B, T) outputs of ROWS each and T below, at and above the
-    width."""
+    """Yield cases in which the table is also the output layer. It has (B, T) outputs of ROWS numbers; T is below, equal
+    to and above the width."""
     empty = Array("int64", (2, 0), [])
-    every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # all rows are named: float64 norms are exact
+    every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # every row has an id, so float64 norms are exact
     for dtype, (form, lead) in itertools.product(
         FLOATS, {"one": (2,), "few": (2, 2), "square": (2, 3), "many": (2, 2, 3)}.items()
     ):
@@ -301,7 +303,7 @@ def tied() -> Iterator[Case]:
             yield case(f"embedding/tied-slices/{label}", "per_sample_slices", *args, 1, **kwargs)
             for limit in (2.5, 0.0, "inf"):
                 if dtype == "float64" and limit == 2.5:
-                    continue  # the factor has all bits of a norm that may be off in its last
+                    continue  # the last bit of the norm may differ, and would change the factor
                 yield case(f"embedding/tied-clip/{label}/max-{limit}", "per_sample_clip_sum", *args, limit, **kwargs)
     ones = [1.0] * (2 * ROWS)
     spoiled = [Array("float32", (2, ROWS), ones), Array("float32", (2, 3), [1.0, 2.0, math.nan, *ones[:3]])]

@@ -1,7 +1,8 @@
-"""The cases of gradients through norms and clips. They use whole numbers, for which every step is exact in any order.
+"""Make the cases of gradients through norms and clips. They use whole numbers, for which every step is exact in any
+order.
 
-The distinct rows are those of `TABLE`, so that norms and limits are powers of two. Upstream gradients are drawn until
-their dot product with the values is a multiple of 16, which keeps results within 8 bits.
+The sums of the rows are the rows of `TABLE`, so norms and limits are powers of two. Upstream gradients are drawn until
+their dot product with the values is a multiple of 16. Then results have at most 8 bits.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.makers import FLOATS, INDEX_TYPES, case
 
 ROWS, WIDTH = 7, 4
-#: Rows of the dense array, one of them zeros: their squares sum to 16, so its norm is 4.
+#: The rows of the dense array, one of them zeros. The squares sum to 16, so the norm is 4.
 TABLE = {3: (2, -2, 2, 0), 0: (1, 1, -1, 0), 5: (0, 0, 0, -1), 2: (0, 0, 0, 0)}
-#: Rows of norms 8, 4, 2 and 1.
+#: Rows with the norms 8, 4, 2 and 1.
 ROW_TABLE = {6: (8, 0, 0, 0), 1: (2, 2, -2, 2), 4: (-1, 1, 1, 1), 2: (0, 0, 1, 0)}
-#: name -> limit; the norm is 4. The edge belongs to what is not clipped.
+#: name -> limit. The norm is 4; a norm equal to the limit is not clipped.
 LIMITS = {"clipped": 1.0, "edge": 4.0, "below": 8.0, "nothing-left": 0.0}
 KINDS = ("unique", "sorted", "duplicates", "cancelling", "zero", "empty")
 Rows = list[tuple[int, ...]]
 
 
 def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
-    """Return indices and values whose dense array is the table, or zeros if the kind is "zero".
+    """Return indices and values of slices whose dense array is the table, or zeros if the kind is "zero".
 
-    There are 0, 4 or 8 slots, since compilers compile for each number of them.
+    The number of slots is 0, 4 or 8, because compilers compile again for each number.
     """
     if kind == "empty":
         return [], []
@@ -47,7 +48,7 @@ def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) 
 
 
 def upstream_for(ids: list[int], rows: Rows, rng: random.Random, *, by_row: bool = False) -> Rows:
-    """Return small whole numbers whose products with the values sum to a multiple of 16, in each row if by_row."""
+    """Return small whole numbers whose dot product with the values is a multiple of 16 (with `by_row`, in each row)."""
     given: Rows = [()] * len(rows)
     for unit in dict.fromkeys(ids) if by_row else [None]:
         own = [k for k, i in enumerate(ids) if unit is None or i == unit]
@@ -90,8 +91,8 @@ def gradient_cases() -> Iterator[Case]:
         given_rows = slices(dtype, index_type, row_ids, row_values)
         yield make("by_row_norm", "clip_by_row_norm", [given_rows], [by_row], 2.0)
 
-        if kind not in ("zero", "empty"):  # without x, the norm of all would be no rational number
-            # beside a dense leaf, whose squares sum to 48: with the 16 of x, the norm of all is 8
+        if kind not in ("zero", "empty"):  # without x, the global norm would not be rational
+            # the squares of the dense leaf sum to 48; with the 16 of x, the global norm is 8
             wide: Rows = [(3, -3, 3, 3), (2, -2, 2, 0)]
             both = [x, array(dtype, wide)]
             given = upstream_for([*ids, 0, 0], [*rows, *wide], rng)

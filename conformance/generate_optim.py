@@ -1,4 +1,4 @@
-"""The golden cases of optimizers, a part of `islices.conformance.generate`."""
+"""Make the golden cases of optimizers for `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
-#: gradients taken in turn
+#: The layouts of the gradients, which the steps use in turn.
 LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
 
 
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
-    """Return a state that a table could have after that many steps."""
+    """Return a random state that is possible for a table after the given number of steps."""
     rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
     kind = wide(table.dtype)
 
@@ -34,7 +34,7 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
 
 
 def make(id: str, *args: Any, **options: Any) -> Case:
-    """Return a case of an optimizer's name, hyperparameters, table and gradients."""
+    """Return a case of steps; `args` are the optimizer's name, its hyperparameters, the table and the gradients."""
     return case(f"optimizers/{id}", "optimizer_steps", *args, **options)
 
 
@@ -47,8 +47,8 @@ def optimizer_cases() -> Iterator[Case]:
 
 
 def scheduled_steps() -> Iterator[Case]:
-    """Yield hyperparameters that change with the step, or are arrays of one number, which are traced in traced
-    steps."""
+    """Yield cases whose hyperparameters change with the step, or are arrays of one number. Traced steps trace such
+    arrays."""
     for label, (name, hyper) in SCHEDULED.items():
         for rows in ("touched", "all"):
             table = dense((ROWS, 3), "weights")
@@ -84,7 +84,7 @@ def hundred_steps() -> Iterator[Case]:
     every = itertools.product(enumerate(OPTIMIZERS.items()), enumerate(FLOATS), ("touched", "all"))
     for (k, (label, (name, hyper))), (d, dtype), rows in every:
         if dtype != "float32" and ((k + d) % 4 or (k % 2 == 0) != (rows == "all")):
-            continue  # single steps cross every type
+            continue  # the cases of single steps have all types
         row_shape = {"float64": (2, 2), "bfloat16": ()}.get(dtype, (3,))
         table = dense((ROWS, *row_shape), "weights", dtype)
         index_type = "int64" if rows == "all" else "int32"
@@ -115,12 +115,12 @@ def special_steps() -> Iterator[Case]:
                 yield make(id, "adam", {"lr": 0.01}, half, grads, eager=True, steps=30, master=master)
     usual = [duplicates("late", "float32", "int32")]
     yield make("none-is-no-step", name, hyper, table, [None], eager=True)
-    # row sums by halves of odd, even and single lengths
+    # sums by halves over rows of odd and even lengths, and of length 1
     for width in (1, 2, 5, 7, 8):
         wider = dense((ROWS, width), "weights")
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
         yield make(f"rowwise_adagrad/width-{width}", "rowwise_adagrad", {"lr": 0.1}, wider, [grad])
-    # what a dense gradient names, a row of zeros too; a variance that rounding makes negative
+    # a dense gradient updates its rows of zeros as well; rounding makes a variance negative
     zeros = dense((ROWS, 3), "dense gradient")
     zeros.data[6:9] = [0.0] * 3
     state = state_of(name, hyper, table, 3, "dense")
@@ -129,19 +129,19 @@ def special_steps() -> Iterator[Case]:
     small = state_of(both, given, table, 3, "variance")
     small["mean_square"] = Array("float32", (ROWS, 3), [0.25] * (3 * ROWS))
     yield make("rmsprop/no-variance", both, given, table, usual, state=small)
-    # more digits of t, in a type that shows the order of the product
+    # t with more binary digits, in a type that shows the order of the product of powers
     wide_table = dense((ROWS, 3), "weights", "float64")
     for own, steps in (("adam", 10), ("adam-decay", 14)):
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
         grad = duplicates("digits", "float64", "int32")
         yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
-    # step counts at which something of an optimizer's numbers ends
+    # step counts beyond which a term of the optimizer no longer changes
     for own, late in LATE.items():
         for steps in late:
             state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
             grad = duplicates("late", "float64", "int32")
             yield make(f"{own}/after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
-    # the powers of beta after many steps, where some are zero
+    # after many steps, some powers of beta are zero
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):
         state = state_of("adam", {}, table, steps, "late")
         yield make(f"adam/after-{steps}-steps", "adam", {"lr": 0.01}, table, usual, state=state)

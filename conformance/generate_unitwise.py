@@ -1,4 +1,4 @@
-"""The cases of clipping along axes, by the root mean square, and by the norms of parameters."""
+"""Make the golden cases of clipping along axes, by the root mean square, and by the norms of parameters."""
 
 from __future__ import annotations
 

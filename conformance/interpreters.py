@@ -1,7 +1,7 @@
-"""Interpreters of other environments, which run this suite on their frameworks.
+"""Find the Python interpreters of other environments, which run this suite on their frameworks.
 
-Old and new versions of a framework run the same islices as this process, so their results can be compared. The
-interpreter's path gets a folder that contains only islices.
+Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. For
+this, a folder that contains only islices is added to the interpreter's path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import islices
 from islices.cli import UsageError
 from islices.conformance.progress import bar
 
-#: A program that prints an interpreter's packages as the last line; frameworks may print greetings before it.
+#: A program that prints the packages of an interpreter as its last line. Frameworks may print other lines first.
 QUESTION = """
 import importlib.util, json, sys
 missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
@@ -32,8 +32,8 @@ print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 
 
 class Interpreter(NamedTuple):
-    """A Python interpreter with its backends, its environment's folder, and the folder of islices ("" if it is
-    installed there)."""
+    """A Python interpreter, its backends, the folder of its environment, and the folder of islices. The folder of
+    islices is "" if the environment has islices installed."""
 
     path: str
     backends: tuple[str, ...]
@@ -42,7 +42,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # it will run in another folder
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # absolute: it will run elsewhere
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 
@@ -51,11 +51,12 @@ def here() -> Interpreter:
 
 
 def look_at(path: str, folder: Path) -> Interpreter:
-    """Return the interpreter at a path, with islices in a folder; raise UsageError if it cannot run the suite."""
+    """Return the interpreter at a path; raise UsageError if it cannot run the suite. `folder` contains islices."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
-    path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
-    alone = folder / "alone"  # the folder of an installed islices contains packages of this environment
+    # absolute, for another working folder; links stay, because Python finds its environment through them
+    path = os.path.abspath(path)
+    alone = folder / "alone"  # the folder of an installed islices also contains other packages of this environment
     alone.mkdir(exist_ok=True)
     package = Path(islices.__path__[0]).resolve()
     for part in (package, package.parent / "islices_pytest.py"):

@@ -1,7 +1,7 @@
-"""Run the suite, with each backend of each interpreter in a separate process, two at a time.
+"""Run the suite: each backend of each interpreter has a separate process, and two processes run at a time.
 
-The variants of a backend share its process, and so its imports and compiled programs. Variants that need a separate
-environment have a separate process.
+The variants of a backend share one process, with its imports and compiled programs. A variant that needs environment
+variables has a separate process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.workers import last_lines, whole_lines
 
-#: Slowest first, so that two at a time end together; but NumPy, next to the slowest, compiles the kernels for all.
+#: The order in which processes start: the slowest first, so that all end together. NumPy is second because it compiles
+#: the kernels for all.
 ORDER = ("jax", "numpy", "torch", "tensorflow", "mxnet")
-#: Seconds without a case starting or ending after which a process counts as hung.
+#: If no case starts or ends for this many seconds, the process counts as hung.
 PATIENCE = 300
 
-#: The modules whose tests are cases.
+#: The modules whose tests are cases of the suite.
 TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "islices.conformance.test_vectors")
 
 
 class Job(NamedTuple):
-    """One process, the file for its report, and the modes of its cases."""
+    """The description of one process: its backend and variants, the file for its report, and the modes of its cases."""
 
     interpreter: Interpreter
     backend: str
@@ -52,7 +53,7 @@ class Job(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
-    """Return the runs of the jobs, ordered by job and variant, and report their progress."""
+    """Run the jobs and show their progress. Return the runs, ordered by job and variant."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
@@ -61,7 +62,7 @@ def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]
         }
         try:
             return [run for k in range(len(jobs)) for run in futures[k].result()]
-        except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
+        except BaseException:  # after Ctrl-C, the pool would otherwise first run all waiting jobs
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -76,7 +77,7 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
     watched.begin()
     report, folder = job.report, job.report.parent
     settings = report.with_suffix(".ini")
-    settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
+    settings.write_text("[pytest]\n", "utf-8")  # ignore the pytest settings of the caller
     command = [
         job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
         "-p", "islices_pytest", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
@@ -112,7 +113,7 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
 
 
 def _give_headers(runs: list[Run], job: Job) -> None:
-    """Add headers for runs whose process ended before it reported them, so that the report still lists them."""
+    """Add a header to each run whose process ended before it wrote one, so that the report still lists the run."""
     runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
     for run, variant in zip(runs, job.variants, strict=True):
         if not run.header:
@@ -125,16 +126,17 @@ def _environment(job: Job) -> dict[str, str]:
         **programs_kept(),
         **job.interpreter.environment(),
         "PYTHONFAULTHANDLER": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plug-ins of an environment are none of the suite's
-        "JAX_ENABLE_X64": "0",  # whatever the caller's shell says: 64 bits are a variant
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the suite uses no other plug-ins of the environment
+        "JAX_ENABLE_X64": "0",  # 64-bit types are a variant, whatever the shell has set
         **job.variants[0].environment,
     }
 
 
 def programs_kept() -> dict[str, str]:
-    """Return the settings by which JAX keeps compiled programs in the user's cache.
+    """Return the environment variables with which JAX stores compiled programs in the user's cache.
 
-    Each operation on each shape is a program, which compiles in 20 to 50 ms and loads in a quarter of that time."""
+    JAX compiles one program for each operation on each shape. Compiling takes 20 to 50 ms, loading a quarter of that.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):
         return {}
@@ -146,7 +148,7 @@ def programs_kept() -> dict[str, str]:
 
 
 def _follow(process: subprocess.Popen[Any], report: Path, watched: Watched, stopped: threading.Event) -> bool:
-    """Wait for the process and report its progress. Return True if it was killed, because it hung or all jobs stop."""
+    """Wait for the process and show its progress. Kill it if it hangs or if `stopped` is set; then return True."""
     read, moved = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

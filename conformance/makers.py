@@ -1,4 +1,4 @@
-"""Makers of golden cases and of their inputs, small numbers from a seeded generator."""
+"""Make golden cases and their inputs, which are small numbers from a seeded generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.conformance.oracles import ORACLES
 FLOATS = tuple(FORMATS)
 INDEX_TYPES = ("int32", "int64")
 ROW_SHAPES = ((3,), (), (2, 2))
-#: name -> (n, duplicates, sorted): every list of indices crosses these
+#: name -> (number of slots, kind of indices, True if sorted)
 LAYOUTS = {
     "empty": (0, "unique", True),
     "one": (1, "unique", True),
@@ -29,12 +29,13 @@ LAYOUTS = {
     "unsorted-cancelling": (24, "cancelling", False),
 }
 ROWS = 10
-#: those to which `some_cross` gives rows of one shape alone: compilers compile for each
+#: The layouts that `some_cross` uses with only one row shape, because compilers compile again for each shape.
 ONE_SHAPE = ("empty", "one", "unsorted-unique", "unsorted-duplicates", "unsorted-cancelling")
 
 
 def number(rng: random.Random, dtype: str) -> float | int:
-    """Return a number of either sign, with an absolute value from 1/16 to 16, that uses every bit of its type."""
+    """Return a random number with an absolute value from about 1/16 to 16, of either sign, that needs all bits of its
+    type."""
     if dtype.startswith("int"):
         return rng.randint(-1000, 1000)
     size = Fraction(rng.getrandbits(60) | 1, 2**60) * 2 ** rng.randint(-2, 4) + Fraction(1, 16)
@@ -47,7 +48,7 @@ def slices(layout: str, dtype: str, index_type: str, row_shape: Shape, seed: str
     ids = rng.sample(range(ROWS), n) if kind == "unique" else [rng.choice((0, 3, 4, 7, 9)) for _ in range(n)]
     width = math.prod(row_shape)
     data = [[number(rng, dtype) for _ in range(width)] for _ in range(n)]
-    if kind == "cancelling":  # each row is followed, somewhere, by its negative; some rows vanish altogether
+    if kind == "cancelling":  # each row occurs again with the opposite sign, so some sums are zero
         half = n // 2
         ids[half:] = ids[:half]
         data[half:] = [[-v for v in row] for row in data[:half]]
@@ -66,7 +67,7 @@ def dense(shape: Shape, seed: str, dtype: str = "float32") -> Array:
 
 
 def case(id: str, op: str, *args: Any, clause: str = "", eager: bool = False, **kwargs: Any) -> Case:
-    """Return a case with its exact result. Its clause is that of the operation unless the case shows another."""
+    """Return a case with its exact result. Its clause is the clause of the operation, unless `clause` is given."""
     clause = clause or clause_of(op, args, kwargs)
     return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), ["eager"] * eager)
 
@@ -77,7 +78,7 @@ def slices_of(rows: list[list[float]], ids: list[int], shape: Shape, dtype: str 
 
 
 def duplicates(seed: str, dtype: str = "float32", index_type: str = "int64") -> Slices:
-    """Return unsorted slices of three numbers each, whose rows occur several times."""
+    """Return unsorted slices of three numbers each, with duplicate rows."""
     return slices("unsorted-duplicates", dtype, index_type, (3,), seed)
 
 
@@ -89,7 +90,7 @@ def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
 
 
 def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
-    """Yield every layout with every dtype. Index types and row shapes alternate."""
+    """Yield slices for every combination of layout and dtype. Index types and row shapes alternate."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
         row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]

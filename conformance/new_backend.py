@@ -1,8 +1,9 @@
-"""Define `islices new-backend`, which writes the skeleton of an adapter: stage 1 of `islices.backend.Backend` with a
-guess in each method.
+"""Define `islices new-backend`, which writes the skeleton of an adapter: the methods of stage 1 of
+`islices.backend.Backend`, each with a likely implementation.
 
-The array API makes the guesses likely. Once stage 1 is right, mode host conforms, because NumPy replaces every other
-primitive. `islices conform` counts the cases of mode framework that wait for each primitive (see `to_do`).
+The implementations assume that the library follows the array API. When stage 1 is correct, mode host passes the suite,
+because NumPy replaces every other primitive. For mode framework, `islices conform` counts the cases that need each
+missing primitive (see `to_do`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from islices.core.registry import BUILTIN, GROUP
 
 __all__ = ["COMMAND", "to_do", "unwritten"]
 
-#: A part of a module's name that a distribution's name may end with.
+#: Finds the part of a module's name that the name of a distribution may end with.
 PART = re.compile(r"_*[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -56,12 +57,13 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the primitives that a skeleton still lacks, with the number of cases that end in each, most cases first.
+    """Return (missing primitive, number of cases that it stops) for each primitive that a skeleton still lacks, with
+    most cases first.
 
     Parameters
     ----------
     cases : iterable of dict
-        The case lines of a report. A case counts for its first missing primitive.
+        The lines of a report that describe cases. A case counts only for the first missing primitive that it needs.
 
     Examples
     --------
@@ -75,7 +77,7 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def unwritten(backend: Backend) -> list[str]:
-    """Return the primitives that mode framework does not have yet, even those without a case in the suite.
+    """Return the primitives that mode framework still lacks, including primitives that no case of the suite needs.
 
     Examples
     --------
@@ -119,7 +121,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 # ---------------------------------------------------------------------- the files
 def skeleton(name: str, module: str) -> dict[str, str]:
-    """Return path -> text for the files of the distribution islices-NAME."""
+    """Return {path: text} for the files of the distribution islices-NAME."""
     package = f"islices_{name}"
     values = {
         "NAME": name, "MODULE": module, "PACKAGE": package, "CLASS": f"{name.title().replace('_', '')}Backend",

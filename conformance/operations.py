@@ -1,4 +1,5 @@
-"""Operations of cases that are not public functions, such as several calls in one, and the framework's gradients."""
+"""Define the operations of cases that are not public functions, such as several calls in one, and gradients by the
+framework's autodiff."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from islices.norms.limits import Nonfinite
 
 
 class UnsupportedError(Exception):
-    """The error for a case that needs a feature that the backend declares as missing."""
+    """The error if a case needs a feature that the backend declares as missing."""
 
 
 def _replace_values(s: Any, values: Any) -> Any:
@@ -28,15 +29,16 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """Return the module of the framework's calls, an `OwnCalls`, from the suite or from a plug-in."""
+    """Return the module with the framework's calls, in the form `OwnCalls`. The module is part of the suite or of a
+    plug-in."""
     if callable(backend.own_calls):
-        backend.own_calls()  # a declaration that it is missing, which says so
+        backend.own_calls()  # a declaration of a missing feature raises an error with the reason
     if backend.own_calls:
         return importlib.import_module(backend.own_calls)
     name = f"islices.conformance.own_calls.{backend.name}"
     try:
         known = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a plug-in may be named like a submodule: there is no such package here
+    except ModuleNotFoundError:  # a plug-in's name may contain a dot, and the suite has no such package
         known = False
     if not known:
         raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
@@ -44,7 +46,8 @@ def own_calls_of(backend: Backend) -> Any:
 
 
 def gradients(loss: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
-    """Return the gradients of a loss with respect to all its arguments, or raise UnsupportedError without autodiff."""
+    """Return the gradients of a loss with respect to all its arguments. Raise UnsupportedError if the backend has no
+    autodiff."""
     try:
         return islices.value_and_grad(loss, tuple(range(len(args))), **options)(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
@@ -63,7 +66,7 @@ def _lookup_gradient(
     weights: Any = None,
     **options: Any,
 ) -> Any:
-    """Return the gradient of sum(lookup * upstream), by the framework's product and sum."""
+    """Return the gradient of sum(lookup * upstream), where the framework computes the product and the sum."""
     own = own_calls_of(islices.get_backend(table))
     parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     if weights is None:
@@ -86,10 +89,10 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 
 
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
-    """Return the gradient of the sum of an operation's results for the leaves, times upstream.
+    """Return the gradient of sum(results * upstream), where the results are those of an operation on the leaves.
 
-    The gradient is taken with respect to the stored values of each leaf. upstream has one array for each leaf. It has
-    the form of the stored values, or of the table if the operation coalesces; for a norm it is one number.
+    The gradient is taken with respect to the stored values of each leaf. `upstream` has one array for each leaf. The
+    array has the shape of the stored values, or of the table if the operation coalesces. For a norm, it is one number.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
@@ -109,7 +112,7 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return the array with the shape of upstream."""
+    """Return the numbers of a result as an array with the shape of `upstream`."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values
@@ -135,7 +138,8 @@ def _per_sample(method: str) -> Callable[..., Any]:
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Return the gradients per sample of a loss over each sample's rows. kind selects a loss that must raise."""
+    """Return the gradients per sample of a loss over each sample's rows. `kind` selects the loss; some losses must
+    raise an error."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -162,7 +166,8 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """Return the table and the state after some steps, which take gradients and hyperparameters from lists in turn."""
+    """Return the table and the state after several steps. The steps use the gradients and the listed hyperparameters in
+    turn."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
@@ -173,7 +178,8 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """Return a schedule of the listed numbers by the count of earlier steps. A traced count is below their number."""
+    """Return the number of a listed schedule for the count of earlier steps. A traced count must be smaller than the
+    length of the list."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)
@@ -181,7 +187,7 @@ def _in_turn(values: list[float], step: Any) -> Any:
         return B.take(B.asarray(np.array(values), step), B.reshape(step, (1,)))
 
 
-#: operations that are no public function of that name
+#: The operations that are no public function with the same name.
 SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "replace_values": _replace_values,
     "lookup_gradient": _lookup_gradient,

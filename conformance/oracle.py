@@ -1,8 +1,8 @@
-"""The expected results, in exact rational arithmetic.
+"""Compute the expected results of most operations in exact rational arithmetic.
 
-Every number is a `fractions.Fraction` until the specification says "rounded". Then it is rounded once, to nearest
-even, to the named format. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and infinities are
-Python floats and follow IEEE 754. May import: `islices.conformance.data`.
+Every number is a `fractions.Fraction` until the specification says "rounded". Then the number is rounded once, to
+nearest even, to the stated format. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and
+infinities are Python floats and follow IEEE 754. May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMATS = {
 
 # ---------------------------------------------------------------------- rounding
 def round_to(x: Fraction | float | int, dtype: str) -> float | int:
-    """Return x rounded to nearest even in a format. Overflow gives infinity; integers stay unchanged."""
+    """Return x rounded to nearest even in a floating format. Overflow gives infinity. For integer dtypes, return x."""
     if dtype in ("int32", "int64"):
         return int(x)
     if isinstance(x, float) and not math.isfinite(x):
@@ -37,7 +37,7 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
 
 
 def round_ratio(n: int, d: int, dtype: str) -> float:
-    """Return n / d (d > 0, not necessarily in lowest terms), rounded to nearest even in a format."""
+    """Return n / d rounded to nearest even in a format. d is positive; the fraction need not be in lowest terms."""
     if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]
@@ -58,11 +58,12 @@ def floor_log2(n: int, d: int) -> int:
 
 
 def square_root(x: float) -> float:
-    """Return the float64 nearest to the root of a float64. There are no ties, since a root is never a midpoint."""
+    """Return the float64 nearest to the square root of a float64. Ties cannot occur, because a root is never a
+    midpoint."""
     if not math.isfinite(x) or x == 0:
         return x
     n, d = x.as_integer_ratio()
-    # scaled by a power of four, so that the integer root carries 64 bits more than the result needs
+    # scaled by a power of four, so that the integer root has at least 64 bits more than the result
     shift = 200 + d.bit_length()
     square = (n << 2 * shift) // d  # d is a power of two below 4^shift: exact
     root = math.isqrt(square)
@@ -74,8 +75,8 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return an operation whose result is rounded. numerator takes two ratios; the product of their denominators is
-    the denominator."""
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once. `numerator` computes the
+    numerator of the result from two ratios; its denominator is the product of their denominators."""
 
     def call(a: float | int, b: float | int, dtype: str) -> float | int:
         if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
@@ -93,7 +94,7 @@ times = rounded(operator.mul, lambda n, d, m, e: n * m)
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """Return a / b. b is zero unless a is a number."""
+    """Return a / b rounded to the format. Zeros, NaN and infinities give the results of IEEE 754."""
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -111,7 +112,7 @@ def left_fold(terms: list[Any], kind: str) -> Any:
 
 
 def halves(terms: list[Any], kind: str) -> Any:
-    """Return the sum by halves of clause 19."""
+    """Return the sum of the terms by halves, as clause 19 defines it."""
     aside: list[Any] = []
     while len(terms) > 1:
         half = len(terms) // 2
@@ -122,8 +123,8 @@ def halves(terms: list[Any], kind: str) -> Any:
 
 
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
-    """Return the rows' sum, added left to right (clause 3). Each addition rounds to the wide type; 16-bit results
-    round at the end."""
+    """Return the sum of the rows, added from left to right (clause 3). Each addition rounds to the wide type; 16-bit
+    results are rounded once more at the end."""
     total = contributions[0]
     for row in contributions[1:]:
         total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
@@ -214,13 +215,12 @@ def add(*xs: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
-    """Return the float64 norm of all leaves together (clause 7): the exact sum and its root, each rounded to
-    float64."""
+    """Return the float64 norm of all leaves together (clause 7). The exact sum is rounded to float64, then its root."""
     return norm_of([v for leaf in leaves for v in values_of(coalesce(leaf)).data], ord)
 
 
 def norm_of(data: list[Any], ord: Any = 2) -> float:
-    """Return the float64 norm of numbers."""
+    """Return the float64 norm of a list of numbers."""
     if any(math.isnan(v) for v in data):
         return math.nan
     if any(math.isinf(v) for v in data):
@@ -230,7 +230,8 @@ def norm_of(data: list[Any], ord: Any = 2) -> float:
     if ord == 1:
         return float(round_to(sum((abs(Fraction(v)) for v in data), Fraction(0)), "float64"))
     total = sum((Fraction(v) ** 2 for v in data), Fraction(0))
-    # a power of four taken out first: the squares of float64 values may exceed its range where the norm does not
+    # a power of four is factored out first, because the squares may exceed the range of float64 although the norm does
+    # not
     shift = 0 if total == 0 else floor_log2(*total.as_integer_ratio()) // 2
     root = square_root(float(round_to(total / Fraction(4) ** shift, "float64")))
     return float(round_to(Fraction(root) * Fraction(2) ** shift, "float64"))
@@ -271,7 +272,7 @@ def top_k_rows(x: Any, k: int) -> Any:
 
 # ---------------------------------------------------------------------- clipping
 def limit_of(x: Any) -> Any:
-    """Return a limit, or the number that its 0-d array holds."""
+    """Return a limit as a number; it may be a 0-d array."""
     return x.data[0] if isinstance(x, Array) else x
 
 
@@ -329,7 +330,8 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 # ---------------------------------------------------------------------- rows and padding
 def filtered(x: Any, keep: Any) -> Any:
-    """Return the rows r with keep(r). A sparse gradient lacks the others, a dense one has zeros there."""
+    """Return the rows r for which keep(r) is True. A sparse gradient omits the other rows; a dense gradient has zeros
+    there."""
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]
@@ -371,7 +373,7 @@ def scale_by_frequency(x: Slices) -> Slices:
 
 
 def index_dtype(ids: Array) -> str:
-    """Return the dtype that ids of this dtype are widened to."""
+    """Return the dtype of the row numbers that result from ids of the given dtype."""
     return "int64" if ids.dtype in ("int64", "uint32") else "int32"
 
 
@@ -385,7 +387,7 @@ def embedding_grad(
     invalid: str = "raise",
 ) -> Slices:
     inside = math.inf
-    if isinstance(ids, tuple):  # values and lengths: what lies behind the last row is in none
+    if isinstance(ids, tuple):  # (values, lengths): values after the last row belong to no row
         ids, inside = ids[0], sum(ids[1].data)
     row_shape = upstream.shape[len(ids.shape) :]
     width = math.prod(row_shape)
@@ -405,7 +407,7 @@ def embedding_grad(
 
 
 def scatter(op: str, table: Array, x: Slices) -> Array:
-    """Return the table after applying every slice in order (clause 15). x has no padding."""
+    """Return the table after all slices are applied in order (clause 15). `x` must have no padding."""
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     data = list(table.data)
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):
@@ -439,7 +441,7 @@ def from_dense(x: Array) -> Slices:
     return Slices(values, Array("int64", (len(ids),), ids), x.shape, coalesced=True)
 
 
-#: operation -> its oracle
+#: operation -> the function that computes its expected result
 ORACLE = {
     fn.__name__: fn
     for fn in (

@@ -1,6 +1,6 @@
-"""The expected results of lookups, bags and per-sample gradients, in exact rational arithmetic.
+"""Compute the expected results of lookups, bags and per-sample gradients in exact rational arithmetic.
 
-It follows clauses 12, 14 and 19, and rounds by `islices.conformance.oracle`.
+The module follows clauses 12, 14 and 19, and uses the rounding of `islices.conformance.oracle`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ids = Any  # an Array, or the tuple (values, lengths)
 
 
 def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
-    """Return the start of each bag in the values of ids, and the end of the last one."""
+    """Return the start of each bag in the values of ids, and the end of the last bag."""
     if isinstance(ids, tuple):
         return list(itertools.accumulate(ids[1].data, initial=0))
     if offsets is not None:
@@ -46,7 +46,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the shape of the bags."""
+    """Return the shape of the array of bags."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -59,7 +59,7 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions without a row: dropped negative ids, and positions after the last bag."""
+    """Return the positions of ids that read no row: dropped negative ids, and ids after the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -68,7 +68,7 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
 
 
 # ---------------------------------------------------------------------- bags
-#: The positions in ids of the members that count.
+#: The positions in ids of the members of one bag, without padding and masked ids.
 Bag = list[int]
 
 
@@ -88,7 +88,7 @@ def bags_of(
 
 
 def root(x: float, kind: str) -> float:
-    """Return the correctly rounded root. Rounding the float64 root gives the right float32 root."""
+    """Return the correctly rounded square root. Rounding the float64 root gives the correct float32 root."""
     return float(round_to(square_root(x), kind))
 
 
@@ -107,7 +107,7 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """Return the bag's row in the wide type. row(k) is the row of member k."""
+    """Return the combined row of a bag in the wide type. `row(k)` returns the row of member k."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag or by == 0:
         return [0.0] * width
@@ -150,7 +150,7 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """Return (the gradient of each member's row, the gradient of each weight)."""
+    """Return (gradient of the row of each bag member, gradient of each weight)."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data
@@ -234,7 +234,7 @@ def rounded_part(exact: list[Any], dtype: str, shape: Shape) -> Array:
 
 
 class Samples:
-    """The slices of each sample, and the factors of an output layer's gradient if the table is also that layer."""
+    """The slices of each sample, and if the table is also the output layer, the factors of that layer's gradient."""
 
     def __init__(
         self,
@@ -262,7 +262,8 @@ class Samples:
             self.parts.append(embedding_grad(own, own_ids, num_rows, mask=own_mask, **options))
 
     def dense_part(self, b: int) -> list[Any]:
-        """Return the exact gradient of an output layer for a sample: the sum of its factors' outer products over t."""
+        """Return the exact gradient of the output layer for sample b: the sum over t of the outer products of the
+        factors."""
         g, x = self.product
         t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
         gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))
@@ -273,7 +274,7 @@ class Samples:
         ]
 
     def norm(self, b: int) -> float:
-        """Return the float64 norm of a sample's gradient."""
+        """Return the float64 norm of the gradient of sample b."""
         s = self.parts[b]
         if self.product is None:
             return exact_norm([s], 2)
@@ -306,14 +307,14 @@ class Samples:
         return add(rounded_part(total, self.dtype, self.shape), slices)
 
     def clip_sum(self, max_norm: Any, nonfinite: str = "propagate") -> Any:
-        """Clip each sample, and return the sum."""
+        """Clip the gradient of each sample, and return the sum."""
         norms = self.all_norms()
         self.clip(norms, float(max_norm), nonfinite)
         return self.sum()
 
     def clip(self, norms: list[float], limit: float, nonfinite: str) -> None:
-        """Clip each sample by its norm. Of an output layer's factors x is clipped, and where zeros replace a gradient
-        that is not finite, the other factor becomes zeros."""
+        """Clip the gradient of each sample by its norm. For an output layer, the factor x is clipped. If zeros replace
+        a gradient that is not finite, the other factor also becomes zeros."""
         self.parts = [clipped(s, n, limit, nonfinite) for s, n in zip(self.parts, norms, strict=True)]
         if self.product is None:
             return
@@ -333,7 +334,8 @@ def norms_array(norms: list[float], dtype: str) -> Array:
 
 
 def per_sample(method: str, *names: str) -> Any:
-    """Return the oracle of a method of samples, whose arguments follow those of the samples."""
+    """Return the oracle of a method of `Samples`. Its arguments are the arguments of `Samples`, then those of the
+    method."""
 
     def oracle(upstream: Array, ids: Ids, num_rows: int, *arguments: Any, **options: Any) -> Any:
         own = {name: options.pop(name) for name in names if name in options}
@@ -353,7 +355,7 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     return samples.sum(), Array(dense.dtype, dense.shape, data), norms_array(norms, dtype)
 
 
-#: operation -> its oracle
+#: operation -> the function that computes its expected result
 EMBEDDING = {
     fn.__name__: fn for fn in (clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, renorm_rows)
 } | {

@@ -1,7 +1,7 @@
-"""The expected gradients of norms and clips, in exact rational arithmetic (clauses 7, 9 and 10).
+"""Compute the expected gradients of norms and clips in exact rational arithmetic (clauses 7, 9 and 10).
 
-The data make every step exact: norms are rational, and results have few bits. So other orders of operations, which
-clauses 7 and 10 allow, give the same bits. A result that is not exact raises an error.
+The data of the cases make every step exact: norms are rational, and results have few bits. So all orders of operations
+that clauses 7 and 10 allow give the same bits. If a result is not exact, the module raises an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import round_to, values_of
 
-#: Where a number stands in the dense arrays: leaf, row and column, which slots of the same row share.
+#: The place of a number in the dense arrays: (leaf, row, column). Slots of the same row have the same places.
 Place = tuple[int, int, int]
 
 
 def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
-    """Return one gradient array for each leaf."""
+    """Return the gradient of an operation as one array for each leaf."""
     terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
     sums: dict[Place, Fraction] = defaultdict(Fraction)
     for k, (row, column), v in terms:
@@ -42,7 +42,7 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
 
 
 def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
-    """Return (row, column) of each stored number, and the numbers."""
+    """Return (the list of (row, column) for each stored number, the stored numbers)."""
     v = values_of(x)
     width = math.prod(v.shape[1:])
     rows = x.indices.data if isinstance(x, Slices) else range(v.shape[0])
@@ -50,7 +50,7 @@ def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
 
 
 def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
-    """Return the derivative of a norm with respect to each element of T."""
+    """Return the derivative of a norm with respect to each element of the dense arrays (T in the specification)."""
     if ord == 1:
         return {place: Fraction((s > 0) - (s < 0)) for place, s in sums.items()}
     if ord == "inf":
@@ -66,7 +66,7 @@ def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
 def clip_slopes(
     terms: list[Any], sums: dict[Place, Fraction], given: list[Fraction], most: Any, *, by_row: bool
 ) -> list[Fraction]:
-    """Return the derivatives with respect to each stored number."""
+    """Return the derivative of a clip with respect to each stored number."""
 
     def unit_of(leaf: int, row: int) -> tuple[int, ...]:
         return (leaf, row) if by_row else ()
@@ -91,7 +91,7 @@ def clip_slopes(
 
 
 def root(square: Fraction) -> Fraction:
-    """Return the root of a rational number, which must be rational too."""
+    """Return the square root of a rational number; the root must be rational as well."""
     r = Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
     if r * r != square:
         raise ValueError(f"the root of {square} is not rational")
@@ -99,7 +99,7 @@ def root(square: Fraction) -> Fraction:
 
 
 def exact(x: Any, dtype: str) -> Any:
-    """Return a result that its type must represent exactly."""
+    """Return a result in a dtype, or raise an error if the dtype cannot represent the result exactly."""
     rounded = round_to(x, dtype)
     if Fraction(rounded) != x:
         raise ValueError(f"{x} is no {dtype}")

@@ -1,7 +1,7 @@
-"""The expected results of optimizers (clause 16), element by element, in exact rational arithmetic.
+"""Compute the expected results of optimizers (clause 16), element by element, in exact rational arithmetic.
 
-It rounds by `islices.conformance.oracle`. `Rounded` is a number of a format whose operations round once. The module
-also has the hyperparameters of the suite's cases.
+`Rounded` is a number in a floating format whose operations round once, with the rounding of
+`islices.conformance.oracle`. The module also defines the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from islices.conformance.oracle import coalesce, halves, over, plus, round_to, s
 from islices.optim.record import RECORDS
 
 Hyper = dict[str, Any]
-#: Digits of the fraction of an exponent that count.
+#: The number of binary digits of an exponent's fraction that a power uses.
 FRACTION = {"float32": 32, "float64": 64}
 
 
@@ -50,10 +50,10 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """Return x to a power >= 0 that is a number of the same format."""
+        """Return this number to a power >= 0; the exponent has the same format."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
-        for digit in reversed(digits.rstrip("0")):  # behind the last 1, 1 is its own root
+        for digit in reversed(digits.rstrip("0")):  # digits after the last 1 change nothing, because the root of 1 is 1
             result = result.root()
             if digit == "1":
                 result = result * root
@@ -77,7 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64, as a product by halves of repeated squares."""
+    """Return base^t in float64. It is the product of repeated squares of base, one for each binary digit of t; the
+    order is by halves."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -90,13 +91,15 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: Hyper, t: int) -> Hyper:
-    """Return the hyperparameters of step t. A list has one per step, in turn; an array of one number is that number."""
+    """Return the hyperparameters of step t. A list has one number per step, used in turn. An array of one number means
+    this number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
 
 def is_on(x: Any) -> bool:
-    """Return whether the formula has the term. A schedule counts for any value."""
+    """Return True if the formula includes the term of a hyperparameter: the number is nonzero, or it is a schedule or
+    an array."""
     return isinstance(x, (list, Array)) or x != 0
 
 
@@ -121,8 +124,8 @@ def numbers_of(name: str, h: Hyper, t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 below 1e-290. Factors that round to 1 change
-    nothing."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. The computation ends
+    at the first factor that rounds to 1."""
     product = ONE
     for k in range(1, t + 1):
         factor = ONE - HALF * power(c, k)
@@ -135,7 +138,7 @@ def fading_product(c: float, t: int) -> Rounded:
 
 
 def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t: int) -> dict[str, Rounded]:
-    """Return the factors of the gradient and of the running mean (nadam)."""
+    """Return nadam's factors of the gradient ("head") and of the running mean ("rate")."""
     fading = Rounded(0.96).raised(Rounded(momentum_decay))
     now = power(fading.x, t)
     mu, after = (c["beta1"] * (ONE - HALF * x) for x in (now, now * fading))
@@ -211,7 +214,7 @@ RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
     "ftrl": ftrl, "lion": lion, "adamax": adamax, "nadam": nadam,
 }  # fmt: skip
-#: whose weight decay multiplies the weight ahead of the rule
+#: The optimizers whose weight decay multiplies the weights before the rule.
 DECOUPLED = ("adamw", "lion")
 
 
@@ -256,7 +259,7 @@ OPTIMIZERS: dict[str, tuple[str, Hyper]] = {
         },
     ),
 }
-#: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
+#: label -> (optimizer, hyperparameters of which some are lists with one number per step, used in turn)
 SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
     "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
@@ -274,10 +277,10 @@ SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
     "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
-#: Whose sums of squares are raised to lr_power, hyperparameters, and powers: none, roots of roots, whole parts, all
-#: digits of a fraction.
+#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers are 0, roots of
+#: roots, powers with whole parts, and a fraction that uses all digits.
 POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))
-#: label -> counts of steps that come late
+#: label -> large counts of earlier steps
 LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))
 
 
@@ -295,8 +298,8 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """Return the table and the state after some steps with the gradients in turn, given the state before the first
-    step."""
+    """Return the table and the state after several steps, which use the gradients in turn. `state` is the state before
+    the first step."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
@@ -346,7 +349,7 @@ def optimizer_steps(
 
 
 def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, Row]]:
-    """Return (row, gradient) of the rows that move."""
+    """Return (row number, gradient) for each row that the step updates."""
     if isinstance(grad, Slices):
         c = coalesce(grad)
         named = dict(zip(c.indices.data, c.values.rows(), strict=True))

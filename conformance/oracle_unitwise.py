@@ -1,4 +1,5 @@
-"""The expected results of clips by parts of the dense array, in exact rational arithmetic (clause 10)."""
+"""Compute the expected results of clips of units, which are parts of the dense array, in exact rational arithmetic
+(clause 10)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def shape_of(x: Any) -> Shape:
 
 
 def unit_of_each(x: Any, axes: Any) -> list[Shape]:
-    """Return, for each stored number, the coordinates of its unit along the other axes. x is coalesced."""
+    """Return the unit of each stored number: its coordinates along the axes that are not in `axes`. `x` is
+    coalesced."""
     rank = len(shape_of(x))
     reduced = {axis % rank for axis in ([axes] if isinstance(axes, int) else axes)}
     rows = x.indices.data if isinstance(x, Slices) else None
@@ -45,7 +47,7 @@ def unit_norms(x: Any, axes: Any) -> dict[Shape, float]:
 
 
 def clipped_units(x: Any, axes: Any, norms: dict[Any, float], limits: Any, nonfinite: str) -> Any:
-    """Return x coalesced, with each unit clipped to its limit."""
+    """Return x after coalescing and clipping each unit to its limit."""
     x = coalesce(x)
     values = values_of(x)
     data = []
@@ -103,5 +105,5 @@ def default_axes(shape: Shape) -> Any:
     return {2: [0], 3: [0], 4: [0, 1, 2], 5: [0, 1, 2, 3]}[len(shape)]
 
 
-#: operation -> its oracle
+#: operation -> the function that computes its expected result
 UNITWISE = {fn.__name__: fn for fn in (adaptive_grad_clip, clip_by_block_rms, clip_by_norm)}

@@ -1,4 +1,4 @@
-"""All oracles, as a mapping of operations to the functions that compute their expected results."""
+"""Collect all oracles in one mapping from operations to the functions that compute their expected results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Golden vectors of a wheel, as one compressed text in which floating-point arrays are written as their bits.
+"""Pack the golden vectors for a wheel into one compressed text, in which floating-point arrays are written as bits.
 
-setup.py runs this file without the package. May import: the standard library.
+setup.py runs this file before the package is installed. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of all files, then the files as one compressed text with one case per line."""
+    """Return one byte string: the SHA-256 of all files, then the compressed text of the files, with one case per
+    line."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}
@@ -25,13 +26,13 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[str, list[str]]:
-    """Return the SHA-256 of the files that were packed, and their cases."""
+    """Return (SHA-256 of the packed files, the lines of the files), one line per case."""
     digest, *lines = lzma.decompress(packed).decode().splitlines()
     return digest, lines
 
 
 def numbers(dtype: str, bits: str) -> list[float]:
-    """Return the numbers of an array from its bits in hexadecimal."""
+    """Return the numbers of an array whose bits are given in hexadecimal."""
     if dtype == "bfloat16":
         bits = "".join(f"{bits[k : k + 4]}0000" for k in range(0, len(bits), 4))
     data = bytes.fromhex(bits)
@@ -49,6 +50,7 @@ def _with_bits(x: Any) -> Any:
         bits = struct.pack(f">{len(data)}{_LETTERS[x['array']]}", *data).hex()
         if x["array"] == "bfloat16":
             bits = "".join(bits[k : k + 4] for k in range(0, len(bits), 8))
-        if repr(numbers(x["array"], bits)) == repr(data):  # not where integers stand for floats
+        # arrays that have integers in the place of floats stay as they are
+        if repr(numbers(x["array"], bits)) == repr(data):
             return {"array": x["array"], "shape": x["shape"], "bits": bits}
     return {key: _with_bits(v) for key, v in x.items()}

@@ -1,4 +1,4 @@
-"""Measurement of a call's peak memory."""
+"""Measure the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from islices.conformance.operations import UnsupportedError
 
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Return a call's result, and the largest growth of the process's resident memory during it, in bytes."""
+    """Return (result of a call, largest growth in bytes of the process's resident memory during the call)."""
     try:
-        Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # reset the high-water mark to the present memory use
     except OSError as error:
         raise UnsupportedError("no measure of peak memory on this platform") from error
     before = high_water()

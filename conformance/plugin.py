@@ -1,7 +1,8 @@
-"""Run the suite's tests under pytest: select cases by the options, and write the report as JSON lines.
+"""Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
-The module `islices_pytest`, which has the options, registers this one if ``--islices-backend`` is given. A test of
-the suite reports through the fixture ``islices_verdict``, and --islices-report writes each report as a line.
+The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
+the suite passes its outcome to the fixture ``islices_verdict``. The option --islices-report writes each outcome as a
+line.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from islices.conformance.verdicts import judge
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    name = config.getoption("islices_backend", None)  # None where pytest runs on the entry points of an older install
+    name = config.getoption("islices_backend", None)  # None if pytest uses the entry points of an older install
     if name:
         report = config.stash[_REPORT] = Report(config)
         report.phase(f"importing {name}")
         try:
             chosen(config).check()
-            with islices.config.use_kernels(True):  # from the first case on, small as it is
+            with islices.config.use_kernels(True):  # kernels also run on small cases, from the first case on
                 islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
@@ -45,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def chosen(config: pytest.Config) -> Selection:
-    """Return the selection of the options."""
+    """Return the selection of cases that the options describe."""
     given = config.option
     return Selection(
         given.islices_profile, given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
@@ -53,7 +54,8 @@ def chosen(config: pytest.Config) -> Selection:
 
 
 def chosen_backend(config: pytest.Config) -> str:
-    """Return the name from --islices-backend; the suite has no default, to prevent tests of the wrong backend."""
+    """Return the name in --islices-backend. The option has no default, so that nobody tests the wrong backend by
+    accident."""
     name: str | None = config.getoption("islices_backend")
     if name is None:
         raise pytest.UsageError("the conformance suite needs --islices-backend NAME (islices backends lists them)")
@@ -61,7 +63,7 @@ def chosen_backend(config: pytest.Config) -> str:
 
 
 def chosen_variants(config: pytest.Config) -> list[Variant]:
-    """Return the variants in --islices-variant."""
+    """Return the variants that --islices-variant lists."""
     names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:
@@ -71,12 +73,13 @@ def chosen_variants(config: pytest.Config) -> list[Variant]:
 
 def _check_environment(variant: Variant) -> None:
     wrong = [f"{k}={v}" for k, v in variant.environment.items() if os.environ.get(k) != v]
-    if wrong:  # the reader has read it by now
+    if wrong:  # too late to set: the libraries have already read the environment
         raise pytest.UsageError(f"--islices-variant: {variant.name!r} needs {' '.join(wrong)} in the environment")
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """Return the backend's modes that the variant and --islices-modes allow, or none if the variant cannot run here."""
+    """Return the modes of the backend that the variant and --islices-modes allow; an empty list if the variant cannot
+    run here."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
@@ -87,8 +90,8 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
 def parametrize(
     metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
 ) -> None:
-    """Give a test function of (subject, mode, variant) the items of find(selection, modes), once for each variant
-    that runs such items."""
+    """Parametrize a test function of (subject, mode, variant) with the items of `find(selection, modes)`, for each
+    variant for which `runs(variant)` is True."""
     selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
     params = [
         pytest.param(
@@ -103,8 +106,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, with the host's cases last. Meanwhile another process, which runs only host cases,
-    compiles the kernels for all."""
+    """Order the cases by variant, with the cases of mode host last. In the meantime, the process of NumPy compiles the
+    kernels for all processes."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -124,8 +127,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The JSON lines of a process's runs, one run per variant: a header, a line at the start and at the end of each
-    case, a footer."""
+    """The writer of a process's JSON lines. Each variant is one run: a header, a line at the start and the end of each
+    case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -144,19 +147,20 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """Report the present phase of this process to `islices conform`."""
+        """Write the present phase of this process, which `islices conform` shows."""
         if self.phases:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """End the runs of the variants before this one, and begin the run of this one."""
+        """End the runs of all variants before the given variant, and begin its run."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the present run with pytest's exit status for the process, or with that of the run's cases."""
+        """End the present run. Its exit status is pytest's status for the process, or the status that follows from the
+        run's cases."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))
@@ -228,9 +232,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture
 def islices_verdict(request: pytest.FixtureRequest) -> Any:
-    """Return a function (attempt, **details) that judges the case, records its outcome, and ends the test accordingly.
+    """Return a function (attempt, **details) that calls `attempt`, records the outcome of the case, and passes, skips
+    or fails the test.
 
-    The attempt raises unless the case passes (`verdicts.judge`)."""
+    `attempt` must raise an exception unless the case passes (see `verdicts.judge`).
+    """
     item, started, report = request.node, time.perf_counter(), _report_of(request.config)
     marked = item.get_closest_marker("islices_case").kwargs
 

@@ -1,8 +1,7 @@
-"""Progress of commands on the error output.
+"""Show the progress of commands on the error output.
 
-A terminal with rich shows moving lines, which always name the work that the command waits for. Elsewhere bars are
-silent, and a board prints one plain line per finished part. So a CI log has no control characters and no long
-silence.
+On a terminal with rich, progress lines show the present work. Without a terminal or without rich, bars print nothing,
+and a board prints one plain line per finished part. So a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-#: Seconds after which what still runs is told where nothing moves.
+#: Without progress lines, the board prints the running parts after this many seconds of silence.
 HEARTBEAT = 60.0
 
 
 # ---------------------------------------------------------------------- bars
 @contextlib.contextmanager
 def error_console() -> Iterator[Any]:
-    """Return a console on the present error output, also while `islices.cli.stderr_aside` redirects it."""
+    """Return a console on the original error output, even while `islices.cli.stderr_aside` redirects the error
+    output."""
     from rich.console import Console
 
     try:
         own = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
-    except (OSError, ValueError, AttributeError):  # no error output, or one that is no file
+    except (OSError, ValueError, AttributeError):  # there is no error output, or it is not a file
         yield Console(stderr=True)
         return
     with own:
@@ -40,7 +40,7 @@ def error_console() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Any]:
-    """Return a `rich.progress.Progress` that disappears from the terminal at its end."""
+    """Return a `rich.progress.Progress` that disappears from the terminal when it ends."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
@@ -59,7 +59,8 @@ def shown() -> Iterator[Any]:
 
 
 class Bar:
-    """One task in progress. Each call counts one more part and names the next; `tell` only names the present part."""
+    """A progress bar of one task. Calling the bar counts a finished part and shows the name of the next; `tell` only
+    changes the name of the present part."""
 
     def __init__(self, update: Callable[..., None] = lambda **fields: None) -> None:
         self._update = update
@@ -73,7 +74,7 @@ class Bar:
 
 @contextlib.contextmanager
 def bar(subject: str, total: int) -> Iterator[Bar]:
-    """Return a bar that begins with its first part."""
+    """Return a bar with `total` parts that shows the name of its first part."""
     if importlib.util.find_spec("rich") is None:
         yield Bar()
         return
@@ -83,7 +84,7 @@ def bar(subject: str, total: int) -> Iterator[Bar]:
 
 @contextlib.contextmanager
 def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
-    """Return advance(name, done) for several long runs."""
+    """Return a function advance(name, done) that shows the progress of several long runs."""
     if importlib.util.find_spec("rich") is None:
         yield lambda name, done: None
         return
@@ -94,7 +95,7 @@ def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None
 
 # ---------------------------------------------------------------------- processes that report
 class Watched:
-    """A process of the suite, described by its report."""
+    """The progress of one process of the suite, as its report shows it."""
 
     def __init__(self, name: str, changed: Callable[[Watched], None]) -> None:
         self.name, self._changed = name, changed
@@ -104,7 +105,7 @@ class Watched:
         self.begun = time.monotonic()
 
     def begin(self) -> None:
-        """Record that the process starts."""
+        """Record that the process has started."""
         self.running, self.begun = True, time.monotonic()
         self.now("starting Python")
 
@@ -114,7 +115,7 @@ class Watched:
         self._changed(self)
 
     def take(self, news: bytes) -> None:
-        """Read further lines of its report."""
+        """Read further lines of the process's report."""
         for line in map(json.loads, news.splitlines()):
             if line["type"] == "case":
                 self.counts[line["outcome"]] += 1
@@ -127,7 +128,8 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Record the end of the process, with an outcome unless it is a count of cases."""
+        """Record the end of the process. `outcome` describes the end; by default, the description is the counts of
+        cases."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False
@@ -136,8 +138,8 @@ class Watched:
 
 @contextlib.contextmanager
 def board(names: Sequence[str]) -> Iterator[list[Watched]]:
-    """Show the work of several processes: one moving line each on a terminal, elsewhere one line for each that
-    ended."""
+    """Show the progress of several processes. A terminal shows one changing line for each process; other outputs get
+    one line when a process ends."""
     with shown() as progress:
         tasks = {name: progress.add_task(name, total=None, visible=False, start=False) for name in names}
 
@@ -174,5 +176,5 @@ def _doing(job: Watched) -> str:
 
 
 def _tell(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it: no reason to stop
+    with contextlib.suppress(OSError, ValueError):  # the reader of the output has gone; the run goes on
         print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Select cases by name, in the command before a framework is imported, and in its processes."""
+"""Select cases by name. The command does so before a framework is imported, and its processes select the same cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import islices.conformance.checks_kernels
 import islices.conformance.checks_optim
-import islices.conformance.checks_plugins  # noqa: F401 (each adds to CHECKS)
+import islices.conformance.checks_plugins  # noqa: F401 (each module adds to CHECKS)
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.data import GROUPS, Entry, entries, quick_ids
 from islices.conformance.ranks.cases import Collective
@@ -20,15 +20,15 @@ from islices.conformance.variants import Variant
 
 Profile = Literal["quick", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
-#: The mode of adapters, which have one.
+#: The only mode of adapters in other languages.
 COMMAND = "command"
 
-#: The kinds of items: a golden case, a check, or a case between ranks.
+#: The kinds of items: a golden case, a check, or a case that several ranks run together.
 Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """One case in one mode, which is a line of a report."""
+    """One case in one mode, which is one line of a report."""
 
     subject: Subject
     id: str
@@ -49,9 +49,10 @@ class Selection(NamedTuple):
     profile : "quick" or "full"
         "quick" runs the cases in quick.json, "full" all cases.
     expression : str
-        An expression in the language of pytest's -k, over words in an id or mode. Empty selects everything.
+        An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
+        cases.
     clauses, groups : tuple of str
-        The clauses of the specification and the groups of cases to run. Empty selects all.
+        The clauses of the specification and the groups of cases to run. An empty tuple selects all.
     """
 
     profile: Profile = "quick"
@@ -60,7 +61,7 @@ class Selection(NamedTuple):
     groups: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError with the option and the accepted values."""
+        """Raise ValueError if a field is invalid. The message names the option and the accepted values."""
         for option, given, accepted in (("--clause", self.clauses, CLAUSES), ("--group", self.groups, GROUPS)):
             for name in given:
                 if name not in accepted:
@@ -68,15 +69,15 @@ class Selection(NamedTuple):
         self._matcher()
 
     def golden(self, modes: list[str]) -> list[Item]:
-        """Select golden cases."""
+        """Return the selected golden cases in the given modes."""
         return list(self._of(modes, entries(), self._runs_golden))
 
     def checks(self, modes: list[str]) -> list[Item]:
-        """Select checks, which create their arrays."""
+        """Return the selected checks in the given modes. A check creates its arrays in code."""
         return list(self._of(modes, CHECKS, self._runs_check))
 
     def ranks(self, modes: list[str]) -> list[Item]:
-        """Select cases between ranks."""
+        """Return the selected cases of collective operations, which several ranks run together."""
         return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
@@ -103,7 +104,8 @@ class Selection(NamedTuple):
     def _matcher(self) -> Callable[[str], bool]:
         if not self.expression:
             return lambda name: True
-        from _pytest.mark.expression import Expression  # of pytest's own -k, which its users know
+        # the class that implements pytest's -k, whose language users know
+        from _pytest.mark.expression import Expression
 
         try:
             compiled = Expression.compile(self.expression)
@@ -122,7 +124,7 @@ class Selection(NamedTuple):
 
 
 def nearest(expression: str) -> list[str]:
-    """Return the ids that are most similar to the words of an expression without a matching case."""
+    """Return the ids that are most similar to the words of an expression that matches no case."""
     words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
     names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
     parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}
@@ -131,7 +133,7 @@ def nearest(expression: str) -> list[str]:
 
 
 def how_many(selection: Selection, variant: Variant) -> int:
-    """Count the cases that a variant runs, for any modes of a backend."""
+    """Count the selected cases that a variant runs, whatever modes the backend has."""
     modes = list(variant.modes or MODES)
     if variant.group:
         return len(selection.ranks(modes))

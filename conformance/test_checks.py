@@ -1,4 +1,4 @@
-"""Run the checks of `islices.conformance.checks` on one backend, in the modes host and framework, or traced."""
+"""Run the checks of `islices.conformance.checks` on one backend, each in its modes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Run the common cases of all_reduce on one backend, in processes that the framework's engine connects.
+"""Run the cases of all_reduce on one backend, in several processes that the framework's engine connects.
 
-All cases run in one launch, whose ranks report each outcome. A case passes if it passes on every rank with the same
-bits. They belong to the variant "ranks".
+One launch of the processes runs all cases, and each rank reports its outcome of each case. A case passes if it passes
+on every rank and all ranks have the same bits. The cases belong to the variant "ranks".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.distributed.engines import engine_of
 
-#: Seconds for all cases.
+#: The seconds that all cases together may take.
 DEADLINE = 240.0
 
 
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def statement(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
-    """Return the outcome of each collected case on each rank."""
+    """Return {id of a collected case: its outcomes on all ranks}."""
     name = request.config.getoption("islices_backend")
     size = 4 if selection(request.config).profile == "full" else 2
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)

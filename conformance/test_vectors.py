@@ -18,9 +18,9 @@ from islices.conformance.verdicts import MismatchError
 from islices.core.registry import get_backend
 
 CASES_RUN = pytest.StashKey[int]()
-#: After as many cases it is looked how many pieces of memory the process has mapped.
+#: After this many cases, the number of memory mappings of the process is checked.
 LOOK = 50
-#: Of the 65,530 that Linux lets a process map.
+#: The number of memory mappings above which programs are released. Linux allows a process 65,530.
 MAPPED = 40_000
 
 
@@ -35,8 +35,8 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Release compiled programs before the process reaches its limit of memory mappings, at which XLA ends it. A case
-    that needs a released program compiles it again."""
+    """Release compiled programs before the process reaches the limit of memory mappings, at which XLA ends the process.
+    A case that needs a released program compiles it again."""
     yield
     done = request.session.stash.get(CASES_RUN, 0) + 1
     request.session.stash[CASES_RUN] = done

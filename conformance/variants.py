@@ -1,7 +1,7 @@
-"""Variants of a run, which run the same cases under other settings. Each is a column of the matrix.
+"""Define the variants of a run, which run the same cases under other settings. Each variant is a column of the matrix.
 
-A variant is declared for backends and modes. If it cannot run on this machine, its column shows the reason instead of
-numbers. It never counts as a pass.
+A variant is defined for some backends and modes. If a variant cannot run on this machine, its column shows the reason
+instead of numbers, and does not count as a pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from islices.distributed.engines import engine_of
 
 
 class Variant(NamedTuple):
-    """A setting of the suite.
+    """A setting under which the suite runs its cases.
 
     Attributes
     ----------
@@ -36,18 +36,19 @@ class Variant(NamedTuple):
     modes : tuple of str
         The modes that it runs. Empty means all modes of the backend.
     environment : mapping of str to str
-        Variables of the process's environment from its start. A variant with variables has a separate process; all
-        others of a backend share one.
+        Environment variables that are set when the process starts. A variant with such variables has a separate
+        process; all other variants of a backend share one process.
     around : callable -> context manager
         The context manager that is entered around each case.
     arrange : callable of (case, arguments, keyword arguments), or None
-        The function that changes the arguments of a golden case before the call.
+        A function that changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
-        The backend's device for arrays. None means the framework's default.
+        A function that returns the device on which the backend puts arrays. None means the framework's default device.
     group : str
-        The only group of cases that it runs, and that no other variant runs. Empty means all other groups.
+        The only group of cases that the variant runs; no other variant runs this group. Empty means all groups that
+        have no such variant.
     absent : callable of Backend -> str
-        The function that returns the reason why the variant cannot run here, or "".
+        A function that returns the reason why the variant cannot run on this machine, or "" if it can.
     """
 
     name: str
@@ -63,12 +64,13 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the label in reports; the standard variant has none."""
+        """Return the label of the variant in reports; the label of the standard variant is empty."""
         return "" if self.name == "standard" else self.name
 
     @property
     def golden_only(self) -> bool:
-        """Return whether the variant leaves out checks, which create their arrays."""
+        """Return True if the variant runs no checks. Checks create their arrays in code, where a variant cannot change
+        them."""
         return self.arrange is not None or self.device is not None
 
     def applies(self, backend: str) -> bool:
@@ -78,12 +80,12 @@ class Variant(NamedTuple):
         return [mode for mode in backend.modes() if not self.modes or mode in self.modes]
 
 
-#: What a call writes into and therefore stays writable: its arguments by place.
+#: operation -> positions of the arguments that the call writes to, which therefore stay writable
 WRITTEN = {"optimizer_steps": 2, "renorm_rows": 0}
 
 
 def freeze(case: Case, arguments: list[Any], options: dict[str, Any]) -> None:
-    """Make NumPy arrays among the arguments read-only, except the table and the state that the call writes."""
+    """Make the NumPy arrays among the arguments read-only, except the table and the state that the call writes to."""
     written = 0 if case.op.startswith("scatter_") else WRITTEN.get(case.op)
     _freeze([x for k, x in enumerate(arguments) if k != written])
     _freeze([x for name, x in options.items() if name != "state"])

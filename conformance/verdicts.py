@@ -1,4 +1,4 @@
-"""Outcomes of cases. Only this module knows deviations."""
+"""Decide the outcome of a case. Only this module applies deviations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islices.conformance.operations import UnsupportedError
 
 
 class MismatchError(AssertionError):
-    """The error for an unexpected result or exception. ``raised`` names the exception, if there is one."""
+    """The error for an unexpected result or exception. ``raised`` is the name of the exception, if there is one."""
 
     def __init__(self, reason: str, *, raised: str = "", **details: str) -> None:
         super().__init__(reason)
@@ -19,10 +19,11 @@ class MismatchError(AssertionError):
 
 
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
-    """Return (outcome, details) of an attempt, which raises unless it succeeds.
+    """Call an attempt, which raises an exception unless the case passes, and return (outcome, details).
 
-    A deviation counts only if the case fails as declared. A declared case that passes is a fail. Without a deviation,
-    a case that ends in a primitive declared `not_implemented` is unsupported, for the declared reason.
+    The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail".
+    Without a deviation, a case that calls a primitive declared `not_implemented` is "unsupported", with the declared
+    reason.
     """
     try:
         attempt()
@@ -50,7 +51,7 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
 
 def _missing_primitive(error: BaseException | None) -> BaseException | None:
-    """Return the error of a primitive declared `not_implemented` that caused an error, else None."""
+    """Return the error of the `not_implemented` primitive that caused the given error, or None."""
     while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
         error = error.__cause__
     return error

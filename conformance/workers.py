@@ -1,4 +1,4 @@
-"""Processes of their own: the output so far of a watched one, and runs of one that prints JSON lines."""
+"""Read the output of worker processes: lines of a process that still runs, or all lines of a finished process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: library -> the distribution that has its version, where the names differ
+#: library -> the distribution with its version, if the names differ
 DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the complete lines of a growing file from a position on; none while it does not exist."""
+    """Return the complete lines of a growing file from a position on; nothing if the file does not exist yet."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -26,16 +26,17 @@ def whole_lines(path: Path, position: int) -> bytes:
 
 
 def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a log with any bytes."""
+    """Return the last lines of a log, whatever bytes it contains."""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])
 
 
 def run_worker(
     command: Sequence[str], environment: Mapping[str, str], limit: float
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run a process that prints JSON lines, and return (the lines, how it ended: "" if well).
+    """Run a process that prints JSON lines, and return (the lines, a description of the process's end).
 
-    If there is no line, the end includes what the process wrote to its error output last. limit: seconds.
+    The description is "" if the process ended with exit code 0. If there is no line, it includes the last text on the
+    error output. `limit` is in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="islices-worker-") as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
@@ -50,14 +51,14 @@ def run_worker(
 
 
 def ended(code: int) -> str:
-    """Describe in words how a process ended; "" if well."""
+    """Describe how a process ended, given its exit code; return "" for exit code 0."""
     if code >= 0:
         return f"the process ended with exit code {code}" if code else ""
     return f"the process ended by {signal.Signals(-code).name}"
 
 
 def version_of(library: str) -> str:
-    """Return the installed version of a library, "?" if no distribution has its name."""
+    """Return the installed version of a library, or "?" if no distribution has this name."""
     for name in (DISTRIBUTIONS.get(library, library), library):
         try:
             return importlib.metadata.version(name)

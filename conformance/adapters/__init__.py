@@ -1,7 +1,7 @@
-"""Run the golden cases on adapters in any language over the line protocol, and grade them to the bit or within a
-bound.
+"""Run the golden cases on adapters in any language over the line protocol. Grade each answer: equal to the bit, within
+a bound, or wrong.
 
-run.py      a command's cases, one after the other, as the JSON lines of a report
-grade.py    an answer to the outcome of its case
+run.py      calls an adapter with each case, and writes a report as JSON lines
+grade.py    computes the outcome of a case from an adapter's answer
 bounds.py   the bounds that the specification grants to other orders of sums and to fused multiply-adds
 """

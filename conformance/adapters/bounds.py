@@ -1,8 +1,8 @@
-"""Bounds within which the specification counts an adapter's result as rounding.
+"""Compute the bounds within which the specification attributes a difference to rounding.
 
-Three clauses have bounds: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of
-optimizers. islices on NumPy computes the sums of |terms|, the numbers of terms and the movements from the case's
-arguments.
+Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
+optimizers. The bounds need the sums of |terms|, the numbers of terms and the movements. islices on NumPy computes these
+from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -26,20 +26,20 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: Roundings of an element in addition to those of sums and norms: reciprocal, product, mean, cast (clause 22).
+#: The number of roundings of an element besides those of its sum or norm: reciprocal, product, mean, cast (clause 22).
 BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The allowed distance of each array of a result, element by element, and the clause that states it."""
+    """The distance that each element of a result's arrays may have, and the clause that states this bound."""
 
     says: str
     allowed: list[Any]
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bounds of a result's arrays in order (slices by their values), or None if no clause bounds the
-    case."""
+    """Return the bound of each array of a result, in order, or None if no clause has a bound for the case. The array of
+    slices is their values."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -54,8 +54,8 @@ def bound_of(case: Case) -> Bound | None:
 
 
 def _sums(case: Case, want: list[Array]) -> Bound:
-    """Return clause 20's bound, n eps (sum of |terms|). A 16-bit result may also fall to the other side of a
-    rounding."""
+    """Return the bound of clause 20, n eps (sum of |terms|). The bound of a 16-bit result also includes one rounding to
+    16 bits."""
     sizes = _floats(_evaluated(case, _absolute))
     counts = _floats(_evaluated(case, _ones))
     allowed = []
@@ -67,8 +67,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return clause 23's bound for step k: (64 + k) eps R + 2 eps |w|, with R the largest movement so far and |w| the
-    largest value."""
+    """Return the bound of clause 23, which each step k enlarges by (64 + k) eps R + 2 eps |w|. R is the largest
+    movement so far, and |w| the largest value."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
@@ -104,7 +104,7 @@ def _largest(x: Any) -> float:
 
 # ---------------------------------------------------------------------- the case on other numbers
 def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """Return the case's result by islices on NumPy, after changing the numbers in its arguments."""
+    """Return the result that islices on NumPy computes for the case after `change` of the numbers in its arguments."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
     with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""The argument ``--command`` of the command line.
+"""Parse the option ``--command`` and its time limit.
 
 May import: `islices.cli`.
 """
@@ -12,7 +12,7 @@ from islices.cli import UsageError
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """Return a command's words, split as a shell would split them; no shell runs."""
+    """Return the words of a command, split with the rules of a shell. No shell is run."""
     try:
         words = tuple(shlex.split(text, posix=os.name == "posix"))
     except ValueError as error:
@@ -23,7 +23,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def seconds(limit: float) -> float:
-    """Return a valid time limit."""
+    """Return the time limit in seconds, or raise an error if it is invalid."""
     if not 0 < limit < float("inf"):
         raise UsageError(f"--time-limit: got {limit:g}; accepted are seconds above 0")
     return limit

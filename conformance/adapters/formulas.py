@@ -1,4 +1,5 @@
-"""The operation ``formula_step``, by which `islices judge` calls an adapter's optimizers and embedding kernels.
+"""Call the operation ``formula_step`` of an adapter, with which `islices judge` runs an adapter's optimizers and
+embedding kernels.
 
 May import: `numpy`, `islices.core.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
 `islices.conformance.protocol`.
@@ -17,16 +18,16 @@ from islices.conformance.formulas.inputs import Bags
 from islices.conformance.protocol import CallError, Client, Refused, Unsupported
 from islices.core.slices import IndexedSlices
 
-#: Its name in the protocol.
+#: The name of the operation in the protocol.
 OPERATION = "formula_step"
 
 
 class AdapterStep:
-    """A step of a formula that an adapter computes, for `islices.conformance.judge` calls.
+    """The step of a formula that an adapter computes, as a callable for `islices.conformance.judge`.
 
-    Each call contains all inputs of the step, so an adapter need not remember the trajectory. The state in its answer
-    comes back in the next call. An unsupported call becomes NotImplementedError. An error, or an answer of another
-    form, becomes CallError and ends the trajectory.
+    Each call contains all inputs of the step, so an adapter need not store the trajectory. The next call contains the
+    state of the last answer. If the adapter answers "unsupported", the step raises NotImplementedError. If it answers
+    with an error or in another form, the step raises CallError, and the trajectory ends.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:
@@ -64,7 +65,7 @@ class AdapterStep:
 
 
 def _described_as(x: Any) -> Any:
-    """Return an array, several arrays, a row-sparse gradient or lookups in the protocol's form."""
+    """Return an array, a list of arrays, a row-sparse gradient or lookups in the form of the protocol."""
     if isinstance(x, IndexedSlices):
         return Slices(_described_as(x.values), _described_as(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):

@@ -1,6 +1,6 @@
 """Grade an adapter's answer as equal to the bit, within a bound of the specification, or neither.
 
-Only the kind of an error is compared with the case, because the words of its message belong to this library.
+Of an error, only the kind is compared with the case, because the words of messages are not specified.
 
 May import: `islices`, `numpy`.
 """
@@ -19,7 +19,7 @@ from islices.conformance.execute import difference
 from islices.conformance.protocol import Answer, Ok, Refused, Unsupported
 from islices.conformance.protocol.wire import DTYPES
 
-#: Units in the last place within which rounding is the likely reason.
+#: The largest difference, in units in the last place, for which rounding is the likely reason.
 NEAR = 64
 ORDER = "another order of a sum does that"
 FUSED = (
@@ -27,12 +27,12 @@ FUSED = (
     "-ffp-contract=off and without -ffast-math"
 )
 NARROW = "sums of 16-bit values are formed in float32 and rounded once (clause 3)"
-#: Operations that add and do not multiply.
+#: The operations that add but do not multiply.
 ADDING = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub")
 
 
 def grade(case: Case, answer: Answer) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of an answer."""
+    """Return (outcome, details) of a case from an adapter's answer."""
     if isinstance(answer, Unsupported):
         return "unsupported", {"reason": answer.reason or "it says so"}
     expected = repr(case.expect)
@@ -59,7 +59,7 @@ def _result(case: Case, answer: Ok, expected: str) -> tuple[str, dict[str, str]]
         return "pass", {}
     details = {"reason": first, "got": repr(answer.value), "expected": expected}
     other = difference(_filled(answer.value, case.expect), case.expect)
-    if other:  # not its floats alone
+    if other:  # more than its floats differ
         return "fail", details | {"reason": other}
     pairs = list(_pairs(answer.value, case.expect))
     wanted = bound_of(case)
@@ -75,14 +75,14 @@ def _result(case: Case, answer: Ok, expected: str) -> tuple[str, dict[str, str]]
 
 
 def _likely(case: Case) -> str:
-    """Return the likely reason why a result of this case is off by roundings."""
+    """Return the likely reason why a result of this case differs by a few roundings."""
     if any(x.dtype in ("float16", "bfloat16") for x, _ in _pairs(case.expect, case.expect)):
         return NARROW
     return ORDER if case.op in ADDING else FUSED
 
 
 def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
-    """Return whether each element lies within its allowance."""
+    """Return True if each element differs by no more than its bound."""
     if len(pairs) != len(wanted.allowed):
         return False
     for (got, want), allowed in zip(pairs, wanted.allowed, strict=True):
@@ -96,7 +96,8 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield the arrays in the same places of two results, with slices given by their values as in `bounds`."""
+    """Yield (array of got, array of expected) for each place of two results. The array of slices is their values, as in
+    `bounds`."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -110,7 +111,7 @@ def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
 
 
 def _filled(got: Any, expected: Any) -> Any:
-    """Return a result whose floats are replaced by the expected floats of the same type. Other differences remain."""
+    """Return a result in which the expected floats replace floats of the same type. All other differences remain."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         values = _filled(got.values, expected.values)
         return Slices(values, got.indices, got.dense_shape, coalesced=got.coalesced, padded=got.padded)
@@ -125,7 +126,8 @@ def _filled(got: Any, expected: Any) -> Any:
 
 
 def ulps(got: Array, want: Array) -> list[float]:
-    """Count the floats of the dtype between each two elements. The count is infinite if only one is NaN."""
+    """Return the distance of each two elements in units in the last place. The distance is infinite if only one element
+    is NaN."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

@@ -1,9 +1,8 @@
-"""A command's column of the matrix. Its adapter gets the golden cases one after the other, which gives a report's
-lines.
+"""Run the golden cases on an adapter, one after the other, and write a report. The adapter is a column of the matrix.
 
-Three outcomes are distinct from the adapter's answers. If the adapter breaks in a call, that case is a harness error
-and the adapter starts again. If it breaks too often or cannot start, the whole run is a harness error. If it lacks
-the operation, the case is unsupported.
+Three outcomes do not depend on answers. If the adapter crashes or hangs in a call, that case is a harness error, and
+the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
+adapter does not have an operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """
@@ -28,12 +27,12 @@ from islices.conformance.protocol import CallError, Client, StartError, WireErro
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import COMMAND, Selection
 
-#: Calls in which an adapter may break before the others are not made.
+#: The number of calls in which an adapter may crash or hang; after this many, the run is abandoned.
 MOST = 10
 
 
 class AdapterJob(NamedTuple):
-    """An adapter, its time limit for a call, and the file for its report."""
+    """The description of one adapter run: the command, the time limit for a call, and the file for the report."""
 
     text: str
     command: tuple[str, ...]
@@ -46,11 +45,11 @@ class AdapterJob(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, int]:
-        return False, -1  # it takes seconds
+        return False, -1  # the first job to start, because it takes only seconds
 
 
 class _Lines:
-    """The lines of the report, which are also shown to the watcher."""
+    """The writer of the report's lines, which also passes each line to the progress board."""
 
     def __init__(self, file: IO[str], watched: Watched) -> None:
         self._file, self._watched = file, watched
@@ -62,7 +61,7 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """Return the adapter's run in a list, like the runs of backends."""
+    """Run the cases on an adapter. Return a list with its run, because a job of a backend returns a list of runs."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -85,7 +84,7 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
 
 
 def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threading.Event) -> str:
-    """Write the outcome of each case. Return the reason if the run was abandoned."""
+    """Call the adapter with each case, and write the outcomes. Return the reason if the run was abandoned, else ""."""
     items, hello = selection.golden([COMMAND]), client.hello
     counts: Counter[str] = Counter()
     lines.write(
@@ -107,7 +106,8 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
             broken.append(f"{item.id}: {error}")
             outcome, details = "harness error", {"reason": str(error)}
         seconds = round(time.perf_counter() - started, 6)
-        call = {} if outcome == "unsupported" else {"call": case.call}  # most of an adapter's cases, and megabytes
+        # most cases pass, and their results are megabytes
+        call = {} if outcome == "unsupported" else {"call": case.call}
         lines.write("case", outcome=outcome, **place, seconds=seconds, **call, **details)
         counts[outcome] += 1
         if len(broken) >= MOST:
@@ -118,7 +118,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of a case, or raise CallError if the adapter broke."""
+    """Return (outcome, details) of a case, or raise CallError if the adapter crashed or hung."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:
@@ -129,12 +129,12 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Return the arguments with infinities for the texts that vector files contain."""
+    """Return the arguments with numbers in the place of the strings with which vector files write infinities."""
     return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:
-    """Describe other events: lines outside the protocol, restarts."""
+    """Describe further events of the run: restarts, and lines that do not belong to the protocol."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

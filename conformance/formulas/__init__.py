@@ -1,8 +1,8 @@
-"""Optimizers as frameworks document them, with formulas, vectors with proven bounds, and a judge of any kernel.
+"""Formulas of optimizers as frameworks document them, vectors with proven bounds, and `judge`, which tests any kernel.
 
-Each formula of a framework is a record of a table (`records`) over a few rules (`rules`). Rules are evaluated three
-times. `bounded` evaluates them in 64 decimal digits, with a bound on the error of any faithful float32 evaluation; this
-gives the vectors. `plain` evaluates them over float64 arrays with deliberate mistakes (`mutants`); this shows that the
-vectors detect wrong formulas. The judged implementations are the third evaluation (`judge`). SPEC clause 28 states the
-bound and proves it.
+Each formula of a framework is a record in a table (`records`) that selects one of a few rules (`rules`) and its
+options. There are two evaluations of the rules. `bounded` evaluates them in 64 decimal digits, with a bound on the
+error of any faithful float32 evaluation; the results are the vectors. `numbers` evaluates them in float64, also with
+deliberate mistakes (`mutants`); these show that the vectors detect wrong formulas. `judge` compares an implementation
+with the vectors. SPEC clause 28 states the bound, and `bounded` proves it.
 """

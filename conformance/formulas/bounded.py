@@ -1,21 +1,24 @@
-"""Exact numbers with a bound on the error of float32 evaluations of the same formula. SPEC clause 28.
+"""Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
-A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. Sums
-stay open until something else needs them, so that the bound of a sum holds for
-every association. Bounds are float64, rounded upwards by `SLACK`, which also covers the error of the digits.
+A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
+stays open until another operation needs it: further terms extend the same sum. So its bound holds for every order of
+the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds them upwards, and also covers the error of the
+64 digits.
 
 Proofs of the numbered bounds of clause 28, in its symbols:
 
-1. Of the n - 1 additions of any binary tree each term passes at most n - 1. Each multiplies it by 1 + e, |e| <= u. So
-   the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002, section
-   4.2). Contraction replaces a rounded product by its exact value, which 2 admits with e = f = 0.
-2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, k factors pass k - 1
-   roundings. The terms y X_i cover the product of the computed sum. Its n - 1 roundings, the product's and the last
-   addition's are n + 1, as are the term's and the n of the larger sum.
-3. With C computed for c, W (1 - C)(1 + e)(1 + e') passes at most n - 2 additions: n roundings of W as of C W. 1 gives
-   each n - 1. The nth of W is r(1) s(w), as (1 + r(1))(1 + r(n-1)) = 1 + r(n). The nth of C W is the one of the product
-   c w, which is not formed here. Only the product by W is flushed, since 1 - C is 0 or far above d, and c w has its d.
-   The product by C moves C W by d |W|, less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+1. A term goes through at most n - 1 additions in any binary tree. Each addition multiplies the term by 1 + e, |e| <= u.
+   So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
+   section 4.2). Contraction replaces a rounded product by its exact value, which bound 2 admits with e = f = 0.
+2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, a product of k factors has
+   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. That form has n - 1 roundings of
+   the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have as many: one of the product,
+   and n of the larger sum.
+3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
+   each. Bound 1 includes n - 1 of them. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) = 1 + r(n).
+   The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the product by W
+   can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C changes C W
+   by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.
@@ -29,14 +32,15 @@ from typing import Any
 
 import numpy as np
 
-#: 64 digits are 212 bits; exponents reach far beyond those of any product of float32 numbers.
+#: 64 digits are 212 bits; the exponents exceed by far those of any product of float32 numbers.
 CONTEXT = Context(prec=64)
-#: Half the distance of 1 and its successor in float32: the relative error of one rounding.
+#: Half the distance from 1 to the next float32: the relative error of one rounding.
 U = 2.0**-24
-#: The least normal float32: what a result below it may be off by where it is flushed to zero.
+#: The smallest normal float32, which bounds the error of a result that is flushed to zero.
 TINY = 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
-#: At most 32 operations of float64 make a bound; each is off by 2^-53 of its result, which is positive.
+#: The factor that rounds a bound upwards. A bound needs at most 32 float64 operations; the relative error of each is
+#: 2^-53, as all results are positive.
 SLACK = 1.0 + 2.0**-40
 ZERO = Decimal(0)
 
@@ -47,10 +51,10 @@ def roundings(count: int) -> float:
 
 
 class Real:
-    """A number, and a bound on the error of an admissible evaluation.
+    """A number with a bound on the error of an admissible evaluation.
 
-    It has ``count`` terms of a sum before rounding. The absolute computed values of these terms add up to
-    ``magnitude``, and ``raw`` is the sum of their bounds.
+    The number is an open sum of ``count`` terms. ``magnitude`` is the sum of the absolute values of the terms, and
+    ``raw`` the sum of their bounds.
     """
 
     __slots__ = ("count", "magnitude", "raw", "value")
@@ -63,16 +67,16 @@ class Real:
 
     @staticmethod
     def of(value: float) -> Real:
-        """Return a number that is the same in every evaluation."""
+        """Return an exact number, which has the same value in every evaluation."""
         return Real(Decimal(value))
 
     def __repr__(self) -> str:
         return f"Real({float(self.value)!r}, {self.error:.3g})"
 
-    # ------------------------------------------------------------------ what it may be
+    # ------------------------------------------------------------------ its bound
     @property
     def error(self) -> float:
-        """Return the bound, with the roundings of its sum."""
+        """Return the bound, including the roundings of the open sum."""
         if self.count == 1:
             return self.raw
         added = self.count - 1
@@ -85,11 +89,11 @@ class Real:
 
     @property
     def size(self) -> float:
-        """Return the largest possible absolute value."""
+        """Return the largest absolute value that an admissible evaluation may have."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """Return the rounded number instead of an open sum."""
+        """Close the open sum: return a number of one term that includes the roundings of the sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -121,8 +125,8 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """Return the factor times a sum as an open sum of as many terms. Evaluations may multiply the sum or each
-        term."""
+        """Return the factor times this sum, as an open sum with the same number of terms. An evaluation may multiply
+        the sum or each term."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -143,7 +147,8 @@ class Real:
         return _result(value, propagated, 2)
 
     def sqrt(self, *, positive: bool = True) -> Real:
-        """Return the root. positive: no evaluation makes the number negative, such as a sum of squares."""
+        """Return the square root. `positive` says that no evaluation makes the number negative; a sum of squares is an
+        example."""
         if self.exact_zero:
             return self
         value, error = float(self.value), self.error
@@ -163,24 +168,26 @@ class Real:
         return Real(max(self.value, other.value), max(self.error, other.error))
 
     def sign(self) -> Real:
-        """Return the sign: -1, 0 or 1, or any of them if the sign is uncertain."""
+        """Return the sign: -1, 0 or 1. If the sign is uncertain, the bound allows all three."""
         if self.exact_zero:
             return self
         one = Decimal(1) if self.value >= ZERO else Decimal(-1)
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Add roundings, because one quotient can be written in several ways."""
+        """Return the number with a bound that allows `count` more roundings, because a quotient can be computed in
+        several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
 def _times(x: float, y: float) -> float:
-    """Return x y, where 0 times infinity is 0, to bound a product with a number that is 0."""
+    """Return x times y, where 0 times infinity is 0. This is the bound of a product with an exact 0."""
     return x * y if x and y else 0.0
 
 
 def _result(value: Decimal, propagated: float, count: int) -> Real:
-    """Return the result of an operation with ``count`` roundings, each relative to an inexact result."""
+    """Return the result of an operation with ``count`` roundings. ``propagated`` is the part of the error that comes
+    from the operands."""
     size = (abs(float(value)) + propagated) * (1.0 + count * U)
     error = (propagated + roundings(count) * size + count * TINY) * SLACK
     return Real(value, error if size < LARGEST else math.inf)
@@ -189,13 +196,13 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form the
-    factors of old and new are at most b and c in size. In the second, old is multiplied by 1 minus the rounded gain.
+    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form, the
+    factors of old and new are at most b and c. In the second form, the factor of old is 1 minus the rounded gain.
     """
     if old.exact_zero and new.exact_zero:
         return old
     value = beta.value * old.value + gain.value * new.value
-    off = max(beta.error, gain.error)  # of either factor, where it is 1 minus the other
+    off = max(beta.error, gain.error)  # the error of either factor, if the evaluation computes it as 1 minus the other
     b, c = float(beta.value) + off, float(gain.value) + off
     propagated = b * old.error + c * new.error
     size = b * old.size + c * new.size
@@ -211,7 +218,8 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
-    """Return x times the factor if the norm exceeds the limit, else x. Either is allowed if this is uncertain."""
+    """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
+    both."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:
@@ -222,7 +230,8 @@ def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
 
 
 def shrink(x: Real, threshold: Real) -> Real:
-    """Return x moved towards 0 by the threshold, but not beyond 0. This is continuous, so no comparison decides."""
+    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so its bound needs no
+    comparison."""
     rest = abs(x.value) - threshold.value
     error = x.error + threshold.error
     if float(rest) < -error * SLACK:

@@ -18,25 +18,31 @@ from islices.conformance.formulas.mutants import mutants, pairs
 from islices.conformance.formulas.scores import Got, ratios
 
 Array = np.ndarray[Any, Any]
-#: A mistake's own bound is not proven: that of the right formula, this many times, and this of its value stand for it.
+#: The result of a wrong formula has no proven bound. Its allowance is MARGIN times the bound of the correct formula,
+#: plus RELATIVE times its value.
 MARGIN = 4.0
 RELATIVE = 128 * U
-#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest; a NaN spreads.
+#: The share of elements of each trajectory that a mistake must explain. It is below 1 because of cancellation, and
+#: because a NaN spreads.
 EXPLAINED = 0.85
-#: How far a mistake has to be from the right value, in bounds, where it is to explain what is outside.
+#: A mistake explains a wrong element only if its result differs from the correct value by more than this, in bounds.
 APART = 0.5
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
-    """Run a formula with a mistake over a trajectory; return its checkpoints in float64."""
+    """Run a formula with a mistake over a trajectory, in float64, and return the arrays at the checkpoints."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
     kept = inputs(trajectory.inputs).checkpoints
     return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in kept}
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """Return the distance of each judged element from a mistake's result in units of the bound, and whether the right
-    bound excludes it. A mistake that gives the right value there is infinitely far."""
+    """Return (distance, outside) for each judged element.
+
+    `distance` is the distance from the result with a mistake, in units of its allowance. `outside` is True if the
+    element is outside of the correct formula's bound. There, the distance is infinite if the mistake gives the correct
+    value.
+    """
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():
@@ -54,7 +60,8 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """Return the mistake that explains every trajectory and the most elements, or else two mistakes at once."""
+    """Return the mistake that explains enough elements of every trajectory, else the pair of mistakes, else None. The
+    largest share wins."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)
@@ -64,8 +71,8 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """Return the least share, over all trajectories, of elements that a mistake explains, of all and of those
-    outside."""
+    """Return the smallest share of elements that a mistake explains, over all trajectories. Both all elements and the
+    elements outside of the bound are counted."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

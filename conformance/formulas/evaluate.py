@@ -1,4 +1,4 @@
-"""Run a formula over a trajectory's inputs in a chosen type of numbers.
+"""Run a formula over the inputs of a trajectory, in a chosen type of numbers.
 
 May import: `numpy`, this folder.
 """
@@ -21,19 +21,19 @@ from islices.conformance.formulas.numbers import BoundedNumbers, Numbers
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]
 Stepped = tuple[Array, State]
-#: (options, t, squares) -> the numbers of a step
+#: (options, t, squares of duplicates) -> the `Numbers` of a step
 Making = Callable[..., Numbers]
 _sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
-#: Scalars formed in float64; in float32.
+#: Grade 1 computes scalars in float64, grade 2 in float32.
 GRADES = (1, 2)
 _value = np.frompyfunc(lambda x: float(x.value), 1, 1)
-#: with the rounding of the value to float64, whose bits the files hold
+#: the error, plus the rounding of the value to float64, because the files contain float64
 _bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The value of an array at a step, and its bound of each grade."""
+    """The expected value of an array after a step, and its bound for each grade."""
 
     value: Array
     bounds: tuple[Array, ...]
@@ -41,23 +41,23 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Some steps of a formula, with its options, initial arrays and inputs."""
+    """A sequence of steps of one formula: the options, and the name of the inputs with the initial weights."""
 
     formula: Formula
     name: str
     given: Mapping[str, Any]
     inputs: str
-    #: the learning rate of step t is that of lr times rates[(t - 1) % len(rates)]
+    #: the learning rate of step t is lr * rates[(t - 1) % len(rates)]
     rates: tuple[float, ...] = field(default=(1.0,))
 
     def options(self, t: int) -> dict[str, Any]:
-        """Return the options with which a step is called."""
+        """Return the options with which step t is called."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
     @cached_property
     def expected(self) -> dict[int, dict[str, Expected]]:
-        """Return the expected arrays at the checkpoints: {step: {"weights", or a state's name: Expected}}."""
+        """Return the expected arrays at the checkpoints: {step: {"weights" or the name of a state: Expected}}."""
         graded = [bounded_steps(self, grade) for grade in GRADES]
         found: dict[int, dict[str, Expected]] = {}
         for t in inputs(self.inputs).checkpoints:
@@ -73,7 +73,8 @@ class Trajectory:
 
 
 def rounded_up(x: Array) -> Array:
-    """Return float64 numbers rounded up to the upper half of a float32, the form of bounds in the files."""
+    """Return float64 numbers rounded up to float32 numbers whose lower half is zeros, which is the form of bounds in
+    the files."""
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     single = np.where(single.astype(np.float64) < x, np.nextafter(single, np.float32(np.inf)), single)
@@ -83,15 +84,15 @@ def rounded_up(x: Array) -> Array:
 
 
 def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False) -> State:
-    """Return the initial float32 arrays of the state for weights of that shape, as columns if they are per row.
-    unused adds the arrays that the options do not use."""
+    """Return the initial float32 arrays of the state for weights of the given shape. Arrays with one number per row are
+    columns. `unused` adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
     begin = formula.begins(h) if unused else formula.initial(h)
     return {name: np.full(own, start, np.float32) for name, start in begin.items()}
 
 
 def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
-    """Yield the weights, or the clipped gradient, and the state after each step."""
+    """Yield (result, state) after each step. The result is the new weights, or for a clip the gradient."""
     made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
@@ -109,7 +110,7 @@ def step(
     formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: State,
     making: Making, lift: Callable[[Any], Any],
 ) -> Stepped:  # fmt: skip
-    """Return the weights and the state after one step, without changing the arguments."""
+    """Return (result, state) of one step. The arguments do not change."""
     if isinstance(g, Bags):
         return formula.rule(making(h, t), g.lifted(lift), w, state)
     if not isinstance(g, Rows):
@@ -131,7 +132,7 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with its rows moved. A mistake may make rows of another width."""
+    """Return a copy of x with the new values `moved` in some rows. A mistake may produce rows of another width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found
@@ -144,7 +145,8 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 
 def _summed(formula: Formula, g: Rows, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
-    """Return the rows of the slices, the sum of each row's slices, and the sum of their squares."""
+    """Return the distinct rows of a gradient, the sum of each row's slices, and the sum of the squares of each row's
+    slices."""
     named, places = g.summed()
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))
@@ -162,10 +164,10 @@ _rounded = np.frompyfunc(lambda x: x.rounded(), 1, 1)
 
 
 def bounded_steps(trajectory: Trajectory, grade: int) -> list[Stepped]:
-    """Yield weights and state after each step as arrays of `Real`."""
+    """Return a list with (result, state) after each step, as arrays of `Real`."""
 
     def stored(*arguments: Any) -> Any:
-        """Apply the rule, and close the open sums of its results."""
+        """Apply the rule, and close all open sums in its results."""
         w, state = trajectory.formula.rule(*arguments)
         return _rounded(w), {name: _rounded(x) for name, x in state.items()}
 
@@ -176,7 +178,8 @@ def bounded_steps(trajectory: Trajectory, grade: int) -> list[Stepped]:
 
 
 def plain_steps(trajectory: Trajectory, formula: Formula) -> Iterator[Stepped]:
-    """Yield weights and state after each step in float64, by the trajectory's formula or another, such as a mutant."""
+    """Yield (result, state) after each step in float64. `formula` is the formula of the trajectory or another, such as
+    a mutant."""
     lift = partial(np.asarray, dtype=np.float64)
     with np.errstate(all="ignore"):
         yield from steps(formula, trajectory, Numbers, lift)

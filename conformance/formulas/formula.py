@@ -1,4 +1,4 @@
-"""The record of a documented formula.
+"""Define `Formula`, the record of a documented formula.
 
 May import: `islices.conformance.formulas.rules`.
 """
@@ -11,37 +11,40 @@ from typing import Any, Literal
 
 from islices.conformance.formulas.rules import Rule
 
-#: dense: the gradient is an array; touched and all: row-sparse, and which rows move.
+#: "dense": the gradient is an array. "touched" and "all": the gradient is row-sparse, and a step updates the touched
+#: rows or all rows.
 Gradients = Literal["dense", "touched", "all"]
-#: raw: squares are taken of each stored slice by itself; last, a mistake: the last slice of a row stands for all.
+#: "summed": duplicates are summed first. "raw": each duplicate is squared separately. "last", a mistake: only the last
+#: duplicate counts.
 Duplicates = Literal["summed", "raw", "last"]
 
 
 @dataclass(frozen=True)
 class Formula:
-    """An optimizer as a framework documents it."""
+    """An optimizer, a clip or a lookup as a framework documents it."""
 
-    #: framework and class, as in "torch.AdamW"
+    #: the framework and the class, for example "torch.AdamW"
     name: str
     rule: Rule
-    #: the formula in the order of its source; w weights, g gradient, t the step from 1
+    #: the formula as its source writes it; w are the weights, g is the gradient, t the step, counted from 1
     equation: str
-    #: where it is documented, with the version
+    #: where the formula is documented, with the version
     source: str
-    #: what of the rule the framework has chosen
+    #: the options of the rule that the framework fixes
     form: Mapping[str, Any]
-    #: the numbers of its interface, by islices' names, with the framework's defaults (lr: this suite's)
+    #: the options that a user may set, with islices' names and the framework's defaults; only the default of lr is this
+    #: suite's
     options: Mapping[str, Any]
-    #: state -> what its arrays begin with: a number, or the option that says so
+    #: name of a state array -> its initial value, or the name of the option with this value
     states: Mapping[str, float | str] = field(default_factory=dict)
     gradients: Gradients = "dense"
     duplicates: Duplicates = "summed"
-    #: whether t counts steps whose gradient names no row; where it does not, a mistake
+    #: True if t also counts steps whose gradient has no rows; a mistake sets it to False
     counts_empty: bool = True
-    #: what a step returns: the new weights; of a clip, the gradient; of lookups, what was looked up, the gradient of
-    #: the table, or that of the weights in bags
+    #: the result of a step: the new weights for an optimizer, the gradient for a clip. For lookups, it is the output,
+    #: the gradient of the table, or the gradient of the weights in bags
     gives: Literal["weights", "gradient", "output", "weight_gradient"] = "weights"
-    #: whether the gradient is several tensors: each row of the vectors' array is one
+    #: True if the gradient has several tensors; each row of the vectors' array is then one tensor
     several: bool = False
 
     @property
@@ -49,7 +52,7 @@ class Formula:
         return self.name.partition(".")[0]
 
     def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of a trajectory, including the form's."""
+        """Return all options of the rule: those in `form`, and the user's options with the given values."""
         if unknown := given.keys() - self.options.keys():
             raise ValueError(
                 f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"
@@ -57,11 +60,11 @@ class Formula:
         return {**self.form, **self.options, **given}
 
     def begins(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """Return the initial value of each array of the state."""
+        """Return {name of a state array: initial value} for all state arrays."""
         return {name: float(h[start] if isinstance(start, str) else start) for name, start in self.states.items()}
 
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """Return the initial values of the arrays that the options use."""
+        """Return {name of a state array: initial value} for the state arrays that the given options need."""
         momentum = h.get("momentum") or h.get("buffer") == "always"
         used = {"momentum": momentum, "mean": h.get("centered"), "v_max": h.get("amsgrad")}
         return {name: start for name, start in self.begins(h).items() if used.get(name, True)}

@@ -1,4 +1,5 @@
-"""Write the vectors of formulas again, to the same bytes: ``python -m islices.conformance.formulas.generate``.
+"""Write the vector files of formulas: ``python -m islices.conformance.formulas.generate``. Every run writes the same
+bytes.
 
 May import: this folder, `islices.conformance`, `islices.conformance.formulas.records`.
 """
@@ -20,7 +21,7 @@ from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs
 
 
 def line_of(trajectory: Trajectory) -> str:
-    """Return a trajectory as its line in the file."""
+    """Return the line of a trajectory in the vector file."""
     expect = {
         str(t): {
             name: [list(x.value.shape), expected_hex(x.value), *map(bound_hex, x.bounds)] for name, x in arrays.items()
@@ -39,7 +40,7 @@ def line_of(trajectory: Trajectory) -> str:
 
 
 def about(formula: Formula) -> dict[str, Any]:
-    """Describe a formula for readers who have only the file."""
+    """Return the description of a formula for readers who have only the vector file."""
     return {
         "equation": formula.equation,
         "source": formula.source,
@@ -53,7 +54,7 @@ def about(formula: Formula) -> dict[str, Any]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield (name of a file, its text)."""
+    """Yield (file name, text) for each vector file."""
     yield "inputs.json", json.dumps(inputs_json(), indent=1) + "\n"
     for framework in dict.fromkeys(formula.framework for formula in FORMULAS.values()):
         own = [formula for formula in FORMULAS.values() if formula.framework == framework]
@@ -66,7 +67,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write every file."""
+    """Write every vector file."""
     folder = Path(islices.conformance.__file__).resolve().parent / "vectors" / "formulas"
     folder.mkdir(exist_ok=True)
     total = 0

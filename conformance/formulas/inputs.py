@@ -1,9 +1,10 @@
-"""Weights and gradients that distinguish wrong formulas from rounding.
+"""Make weights and gradients for which the error of a wrong formula is larger than rounding.
 
-Columns have different sizes, from 1e-9, where epsilon matters, to 1e15, with squares within float32. "vast" goes to
-3e18, with squares just within float32, and "beyond" to 1e37, with squares outside of it. Signs change, some elements
-stay zero, and one step has no gradient. Lookups have empty bags, repeated ids in a bag, and values up to 3e37. Numbers
-come from `random.Random` by a product and a sum. Python guarantees its sequence, so they are the same everywhere.
+The sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within float32. In "vast" they
+are up to 3e18, whose squares are just within float32. In "beyond" they are up to 1e37, whose squares overflow. Signs
+change, some elements stay zero, and one step has no gradient. Lookups have empty bags, repeated ids in a bag, and
+values up to 3e37. Numbers are computed from `random.Random` with a product and a sum. Python guarantees the sequence of
+`random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -31,30 +32,30 @@ ALMOST = (1e-9, 1e-7, 1e-5, 1e-2, 1.0, 1e3, 1e15, 3e37)
 
 @dataclass(frozen=True)
 class Rows:
-    """A row-sparse gradient. values[k] belongs to row indices[k]; a row may occur several times."""
+    """A row-sparse gradient. ``values[k]`` belongs to row ``indices[k]``; a row may occur several times."""
 
     indices: Array
     values: Array
 
     def summed(self) -> tuple[Array, Array]:
-        """Return the rows of the slices, ascending, and for each stored slice the place of its row among them."""
+        """Return (the distinct rows, ascending; for each slice, the position of its row among these)."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Lookups in which bag k has the ids at offsets[k] to offsets[k + 1] - 1."""
+    """Lookups in bags. Bag k has the ids at positions ``offsets[k]`` to ``offsets[k + 1] - 1``."""
 
     ids: Array
     offsets: Array
-    #: one an id, or None
+    #: one weight per id, or None
     weights: Array | None
-    #: the gradient of what the lookup gives: a row a bag
+    #: the gradient of the lookup's output, one row per bag
     upstream: Array
 
     def lifted(self, lift: Callable[[Any], Any]) -> Bags:
-        """Return the inputs with converted numbers."""
+        """Return the lookups with all numbers converted by `lift`."""
         weights = None if self.weights is None else lift(self.weights)
         return Bags(self.ids, self.offsets, weights, lift(self.upstream))
 
@@ -64,11 +65,11 @@ Gradient = Array | Rows | Bags
 
 @dataclass(frozen=True)
 class Inputs:
-    """Initial weights and the gradient, or the lookups, of each step."""
+    """The initial weights, and the gradient or the lookups of each step."""
 
     weights: Array
     gradients: tuple[Gradient, ...]
-    #: the steps whose results the vectors hold
+    #: the steps whose results the vectors contain
     checkpoints: tuple[int, ...] = (1, 2, 5, 10)
 
     @property
@@ -95,13 +96,13 @@ def _dense(seed: int, sizes: Sizes) -> Inputs:
     for step in range(STEPS):
         g = _drawn(source, (ROWS, 8), sizes)
         g[1, :4] = 0.0 if step % 3 else g[1, :4]  # zeros between gradients
-        g[2, 4] = 0.0  # an element that never has one
-        gradients.append(g * np.float32(step != 4))  # a step without any
+        g[2, 4] = 0.0  # an element that never has a gradient
+        gradients.append(g * np.float32(step != 4))  # a step without a gradient
     return Inputs(weights, tuple(gradients))
 
 
 def _named(source: random.Random, weights: Array, named: list[list[int]], sizes: Sizes) -> Inputs:
-    """Return gradients of the named rows. The fourth has zeros, in a row that is named all the same."""
+    """Return one gradient for each list of rows. The fourth gradient stores a row of zeros."""
     width = weights.shape[1]
     gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), width), sizes)) for rows in named]
     gradients[3].values[:] = 0.0
@@ -133,7 +134,7 @@ def _vast_rows(seed: int, sizes: Sizes) -> Inputs:
 
 BAGS = (
     ((1, 3, 1), (2,), (), (4, 1, 4, 4)),
-    ((1,), (0, 2, 3, 0), (), (3,)),  # row 1 is what padding_idx names: a bag of nothing else
+    ((1,), (0, 2, 3, 0), (), (3,)),  # row 1 is the padding row: one bag has no other id
     ((2, 4), (4, 2, 0), (1, 1), (0,)),
     ((), (0, 1, 2, 3, 4, 0), (), (3,)),
 )
@@ -157,7 +158,7 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Return weights so small that the epsilon added to a norm matters."""
+    """Return the inputs with weights so small that the epsilon added to a norm matters."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 
@@ -181,5 +182,5 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
 
 @cache
 def inputs(name: str) -> Inputs:
-    """Return the inputs of a name."""
+    """Return the inputs with the given name."""
     return MAKERS[name]()

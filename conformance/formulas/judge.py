@@ -1,4 +1,4 @@
-"""Judge any step function by a documented formula. SPEC clause 28.
+"""Define `judge`, which compares any step function with a documented formula. See SPEC clause 28.
 
 May import: `numpy`, `islices.core.slices`, this folder, `islices.conformance.formulas.records`.
 """
@@ -29,7 +29,7 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula of a name; raise ValueError with the nearest names if there is none."""
+    """Return the formula with the given name. If there is none, raise ValueError with the most similar names."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -41,19 +41,21 @@ def formula_of(name: str) -> Formula:
 
 
 def judge(step: Step, formula: str) -> Judgement:
-    """Judge a step function by the formula that a framework documents.
+    """Compare a step function with the formula that a framework documents.
 
     Parameters
     ----------
     step : callable
-        ``step(weights, grad, state, t, **options)``. weights is a float32 array of shape (rows, columns), which you may
-        change. grad is an array of that shape. For formulas of row-sparse gradients it is an `islices.IndexedSlices` of
-        NumPy arrays with duplicates. state is a dict, the same object in all steps of a trajectory. It begins with all
-        of the formula's arrays (``islices judge --list`` lists them), float32 of the weights' shape, or (rows, 1) for
-        one number per row. You may store anything in it. t is the step, from 1. options are the formula's numbers at
-        this step, for example lr. Options that the function does not take are omitted, and trajectories that need them
-        count as unsupported. So do trajectories in which it raises NotImplementedError. It returns the new weights, or
-        (weights, state), or None if it has changed them in place. A clip returns the gradient instead of the weights.
+        ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
+        function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
+        an `islices.IndexedSlices` of NumPy arrays with duplicates. ``state`` is a dict, the same object in all steps of
+        a trajectory. At the start, it contains all state arrays of the formula (``islices judge --list`` lists them).
+        They are float32 and have the shape of the weights, or (rows, 1) for one number per row. The function may store
+        anything in ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at this step,
+        for example lr. Options that the function does not accept are omitted, and trajectories that need them count as
+        unsupported. Trajectories in which the function raises NotImplementedError also count as unsupported. The
+        function returns the new weights, or (weights, state), or None if it has changed the weights in place. A clip
+        returns the gradient instead of the weights.
     formula : str
         A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
@@ -65,14 +67,15 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        The step takes other arguments, or needs an option that the formula lacks.
+        The function has other parameters, or requires an option that the formula does not have.
     ValueError
         The formula does not exist, or the step returns weights or a state of another shape or of 16 bits.
 
     Notes
     -----
-    A score is the error divided by the bound of clause 28. It is at most 1 for every faithful float32 evaluation, with
-    any order of sums and use of FMA. An exception of the step propagates, with a note on the trajectory.
+    A score is the error divided by the bound of clause 28. The score is at most 1 for every faithful float32
+    evaluation, in any order of sums, with or without FMA. If the function raises another exception, `judge` passes it
+    on with a note that names the trajectory.
 
     Examples
     --------
@@ -110,12 +113,12 @@ def judge(step: Step, formula: str) -> Judgement:
     return replace(found, cause=UNMOVED if unmoved(record, gots) else cause_of(record, gots))
 
 
-#: What a step that rebinds its own name of the weights, and returns nothing, does.
+#: The cause in the report if a step returns None and has not changed the weights in place.
 UNMOVED = "the weights are those that came: a step returns them, or changes them in place (w -= ..., w[:] = ...)"
 
 
 def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
-    """Return whether no step has changed the weights of any trajectory."""
+    """Return True if no step has changed the weights in any trajectory."""
     return formula.gives == "weights" and all(
         np.array_equal(arrays["weights"], inputs(trajectory.inputs).weights)
         for trajectory, got in gots
@@ -125,7 +128,7 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """Run a step over a trajectory, and return the weights and the formula's states at each checkpoint."""
+    """Run a step function over a trajectory. Return {checkpoint: {"weights" or the name of a state: array}}."""
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
@@ -153,19 +156,19 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
             if isinstance(error, KeyError):
                 error.add_note(f"the state begins with {begins_with}")
             raise
-        w = np.array(x if gives == "weights" else made.weights)  # a copy: frameworks give arrays that nobody may write
+        w = np.array(x if gives == "weights" else made.weights)  # a copy, because frameworks return read-only arrays
         if t in made.checkpoints:
             kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}
             found[t] = {gives: x.copy(), **kept}
     return found
 
 
-#: Of several tensors: the shapes that the rows of the vectors' array get.
+#: The shapes of the tensors of a gradient with several tensors. Each row of the vectors' array becomes one tensor.
 TENSORS = ((8,), (2, 4), (8, 1))
 
 
 def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
-    """Return a copy of the gradient, or of the lookups, for the step."""
+    """Return a copy of the gradient, or of the lookups, in the form that the step gets."""
     if isinstance(g, Rows):
         return IndexedSlices(g.values.copy(), g.indices.copy(), shape)
     if isinstance(g, Bags):
@@ -174,7 +177,7 @@ def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
 
 
 def _joined(tensors: Any) -> Array:
-    """Return several tensors as the rows of one array."""
+    """Return an array whose rows are the given tensors."""
     found = [_plain(x) for x in tensors] if isinstance(tensors, list | tuple) else []
     if [x.shape for x in found] != list(TENSORS):
         came = ", ".join(str(x.shape) for x in found) or type(tensors).__name__
@@ -191,7 +194,7 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
 
 
 def _plain(x: Any) -> Array:
-    """Return a NumPy array. For row-sparse slices, which have the vectors' number of rows, return the sums."""
+    """Return x as a NumPy array. Row-sparse slices become a dense array in which duplicates are summed."""
     if isinstance(x, IndexedSlices):
         dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
         np.add.at(dense, x.indices, x.values)
@@ -211,7 +214,7 @@ def _pair(result: tuple[Any, ...]) -> tuple[Any, Any]:
 def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
     found = _plain(x)
     if shape[1] == 1 and found.shape == shape[:1]:
-        found = found.reshape(shape)  # a number a row may come as a vector
+        found = found.reshape(shape)  # one number per row may be returned as a vector
     if found.shape != shape or found.dtype.kind != "f" or found.dtype.itemsize < 4:
         raise ValueError(f"{name}: got {found.dtype}{list(found.shape)}; accepted is float32{list(shape)}")
     return found
@@ -219,12 +222,13 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """Return the options that a step takes by name, or None for all. Raise TypeError if `judge` cannot call it."""
+    """Return the names of the options that a step function accepts, or None if it accepts all. Raise TypeError if
+    `judge` cannot call the function."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:
         parameters = list(inspect.signature(step).parameters.values())
-    except (TypeError, ValueError):  # a builtin says nothing
+    except (TypeError, ValueError):  # builtins have no signature
         return None
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     few = len(positional) < 4 and not any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -240,7 +244,7 @@ def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
 
 
 def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:
-    """Return the options that a trajectory sets and the step does not take."""
+    """Return the options that a trajectory sets but the step function does not accept."""
     if takes is None:
         return []
     return [name for name, value in trajectory.given.items() if name not in takes and value]

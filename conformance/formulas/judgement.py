@@ -1,4 +1,4 @@
-"""A judgement with its report and its JSON.
+"""Define `Judgement`, the result of `judge`, and write it as a report or as JSON.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.scores`.
 """
@@ -21,11 +21,11 @@ MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a step: the scores of all trajectories, and the likely mistake."""
+    """The result of judging a step function: the scores of all trajectories, and the likely mistake."""
 
     formula: Formula
     scores: tuple[Score, ...]
-    #: trajectory -> why it was not run
+    #: trajectory -> the reason why it was not run
     unsupported: Mapping[str, str]
     #: arrays of the state that the step neither returned nor changed
     unjudged: tuple[str, ...]
@@ -33,8 +33,8 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """Return grade 1 within the bound for float64 scalars, 2 within the bound for float32 scalars, None outside
-        of both."""
+        """Return the grade: 1 if all scores are within the bound for float64 scalars, 2 if within the bound for float32
+        scalars, else None."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -47,17 +47,20 @@ class Judgement:
     def worst(self) -> Score | None:
         """Return the largest score of grade 1.
 
-        If scores are outside of both grades, return the largest of these. If they include the weights, return the
-        weights' score."""
+        If some scores are outside of both grades, consider only these. If some of these are scores of the step's
+        result, such as the weights, consider only those.
+        """
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
         return max(given or outside or self.scores, key=lambda s: s.by_grade[0], default=None)
 
     @property
     def first(self) -> Score | None:
-        """Return the score whose array is outside of both grades after the fewest steps, in the first trajectory.
+        """Return the score whose array leaves both grades after the fewest steps, in the first trajectory where this
+        happens.
 
-        A state precedes the weights that were computed from it."""
+        A state precedes the weights that were computed from it.
+        """
         outside = [s for s in self.scores if s.first is not None]
         of_one = [s for s in outside if s.trajectory == outside[0].trajectory]
         return min(of_one, key=lambda s: (s.first.at[0], s.array == self.formula.gives), default=None)  # type: ignore[union-attr]
@@ -67,7 +70,7 @@ class Judgement:
 
 
 def number(x: float) -> str:
-    """Return a score as a short text. A score is infinite if a value with a zero bound differs."""
+    """Return a score as a short text. A score is infinite if a value differs although its bound is zero."""
     return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
 
 
@@ -86,7 +89,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """Return the table of scores, and its conclusions."""
+    """Return the report: a table of scores, and the conclusions."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))
@@ -131,7 +134,7 @@ def _at(head: str, score: Score, place: ScorePlace) -> str:
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
-    """Return the judgement for programs, as JSON; infinite scores are the string "inf"."""
+    """Return the judgement as JSON for programs; an infinite score becomes the string "inf"."""
 
     def plain(score: float) -> float | str:
         return score if math.isfinite(score) else "inf"

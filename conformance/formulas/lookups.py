@@ -1,6 +1,7 @@
-"""The rules of lookups: bags of rows, and the gradients with respect to the table and to the weights.
+"""Define the rules of lookups: bags of rows, and gradients with respect to the table and to the weights of ids.
 
-A rule takes `Numbers`, `Bags`, the table and an empty state; the rules in `rules` take a gradient instead of bags.
+The arguments of a rule are `Numbers`, `Bags`, the table and an empty state. The rules in `rules` have a gradient in the
+place of `Bags`.
 
 May import: `numpy`, this folder.
 """
@@ -19,14 +20,16 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the sum, mean, sum over a root ("sqrtn") or maximum of each bag's rows; 0 for an empty bag."""
+    """Return the combined rows of each bag: the sum, the mean, the sum divided by a square root ("sqrtn"), or the
+    maximum. An empty bag gives 0."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
 
 
 def kept_rows(n: Numbers, w) -> Any:
-    """Scale the looked-up rows with a norm above max_norm by max_norm / norm. The table does not change."""
+    """Return the table with each row whose norm exceeds max_norm scaled by max_norm / norm. The argument does not
+    change."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
@@ -44,7 +47,7 @@ def _combined(n: Numbers, x: Bags, table, k: int, nothing) -> Any:
 
 
 def members(n: Numbers, x: Bags, k: int) -> list[int]:
-    """Return the places of a bag's ids, without padding_idx."""
+    """Return the positions of the ids of bag k, without ids equal to padding_idx."""
     found = [j for j in range(x.offsets[k], x.offsets[k + 1]) if x.ids[j] != n.h.get("padding_idx")]
     if n.h.get("repeats") == "once":  # a mistake
         return list({x.ids[j]: j for j in found}.values())
@@ -52,7 +55,7 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """Return the factor of a bag's sum, or None."""
+    """Return the factor by which the sum of bag k is multiplied, or None."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None
@@ -73,8 +76,8 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Differentiate the sum of upstream times `bag` with respect to the table. Each id adds its share; a maximum,
-    which has no ties, adds to its row only."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id contributes its share. For a
+    maximum, only the row of the maximum gets a gradient; the inputs have no ties."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -94,12 +97,12 @@ def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
 
 
 def embedding_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return `bag_gradient` for bags of one id each."""
+    """Return `bag_gradient` for bags that have one id each, as in an embedding layer."""
     return bag_gradient(n, x, w, s)
 
 
 def by_frequency(n: Numbers, x: Bags, found) -> Any:
-    """Divide each row by the number of occurrences of its id (scale_grad_by_freq)."""
+    """Return the gradient rows divided by the number of occurrences of their ids (scale_grad_by_freq)."""
     if n.h.get("scale_grad_by_freq"):
         for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
             found[row] = n.shared(n.number(1.0) / n.number(float(count)), found[row])
@@ -107,8 +110,8 @@ def by_frequency(n: Numbers, x: Bags, found) -> Any:
 
 
 def weight_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Differentiate with respect to each id's weight, which gives its row times its bag's upstream, or 0 for
-    padding_idx."""
+    """Return the gradient with respect to each id's weight: the dot product of the id's row and the bag's upstream, or
+    0 for padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
     for k, upstream in enumerate(x.upstream):
         for j in members(n, x, k):

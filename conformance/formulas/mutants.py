@@ -1,4 +1,5 @@
-"""Known mistakes as deliberately wrong formulas. The vectors must detect them, and a report names them as causes.
+"""Define known mistakes as deliberately wrong formulas. The vectors must detect each mistake, and a report names it as
+the cause.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
@@ -35,21 +36,21 @@ Hyper = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake, and its change of a formula."""
+    """A mistake, and the change that makes it in a formula."""
 
-    #: as a report says it
+    #: the name of the mistake in a report
     title: str
-    #: options -> those that it changes; empty where it changes nothing
+    #: options -> the options that the mistake changes; empty if it changes none
     change: Callable[[Hyper], Hyper]
-    #: the rules of the formulas in which it can be made; empty: all
+    #: the rules in which the mistake can be made; empty means all
     only: tuple[Any, ...]
-    #: by how much its step count is off
+    #: the error of the step count
     shift: int
-    #: of the formula: gradients, duplicates
+    #: the fields of the formula that the mistake changes: gradients or duplicates
     fields: Mapping[str, Any] | None
 
     def fits(self, formula: Formula) -> bool:
-        """Return whether the mistake can be made in a formula."""
+        """Return True if the mistake can be made in a formula."""
         if self.only and formula.rule not in self.only:
             return False
         if self.fields is None:
@@ -59,7 +60,7 @@ class Mutant:
         return formula.gradients != "dense" and not weightless and not same
 
     def made_in(self, formula: Formula) -> Formula:
-        """Return the formula with this mistake. It may already have another one."""
+        """Return the formula with this mistake. The formula may already have another mistake."""
         if self.fields is not None:
             return replace(formula, **self.fields)
 
@@ -71,7 +72,7 @@ class Mutant:
 
 
 def no_option(h: Hyper) -> Hyper:
-    """Change no option."""
+    """Return an empty dict, for a mistake that changes no option."""
     return {}
 
 
@@ -82,7 +83,8 @@ def mutant(
 
 
 def where(condition: str | Callable[[Hyper], Any], **change: Any) -> Callable[[Hyper], Hyper]:
-    """Return a change of options where the condition holds: an option that is on, or a function of the options."""
+    """Return a function that changes options if a condition holds. The condition is an option that must be on, or a
+    function of the options."""
     return lambda h: change if (condition(h) if callable(condition) else h.get(condition)) else {}
 
 
@@ -187,13 +189,13 @@ MUTANTS = (
 
 
 def mutants(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """Yield the mistakes that can be made in a formula, by title."""
+    """Yield (title, wrong formula) for each mistake that can be made in a formula."""
     for mutant in MUTANTS:
         if mutant.fits(formula):
             yield mutant.title, mutant.made_in(formula)
 
 
 def pairs(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """Yield pairs of mistakes."""
+    """Yield (title, wrong formula) for each pair of mistakes."""
     for one, other in combinations([mutant for mutant in MUTANTS if mutant.fits(formula)], 2):
         yield f"{one.title}; {other.title}", one.made_in(other.made_in(formula))

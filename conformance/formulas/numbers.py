@@ -1,7 +1,7 @@
-"""The language of the rules, which has a step's numbers and operations on arrays, exact with a bound or in float64.
+"""Define the numbers and array operations for rules: `Numbers` in float64, and `BoundedNumbers` with a bound.
 
-A rule uses only `Numbers`, arrays and the operators + - * /. So the same code gives the vectors (`BoundedNumbers`:
-arrays of `Real`) and a float64 trajectory (`Numbers` itself).
+A rule uses only `Numbers`, arrays and the operators + - * /. So the same code computes the vectors, with
+`BoundedNumbers` and arrays of `Real`, and a float64 trajectory, with `Numbers`.
 
 May import: `numpy`, this folder.
 """
@@ -16,28 +16,28 @@ import numpy as np
 
 from islices.conformance.formulas.bounded import Real, U, mean, roundings, scaled, shrink
 
-#: What forming a scalar in float64 may add, relative to the largest number in it.
+#: The error of computing a scalar in float64, relative to the largest number in its formula.
 DOUBLE = 2.0**-50
 
 
 class Numbers:
-    """The options of a trajectory at step t (from 1), as factors for arrays, and operations in float64 by NumPy.
+    """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
-    A mistake may divide by 0. ``h`` has the options themselves. Scalars in which digits cancel have separate methods,
-    since the grades of clause 28 differ there: gain (1 - beta) and correction (1 - beta^t).
+    A mistake may divide by 0. ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate
+    methods, because the grades of clause 28 differ there: `gain` (1 - beta) and `correction` (1 - beta^t).
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
         self.h = h
         self.t = t
-        #: the squares of duplicates, each by itself, where the formula takes them so
+        #: the sums of squares of single duplicates, if the formula uses them
         self.squares = squares
 
     def __getitem__(self, name: str) -> Any:
         return self.number(self.h[name])
 
     def number(self, value: float, operations: int = 0) -> Any:
-        """Return a scalar that is formed by this many operations without cancellation."""
+        """Return a scalar that was computed by this many operations without cancellation."""
         return np.float64(value)
 
     def gain(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class Numbers:
         return 1.0 - self.h[name]
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        """Return 1 - beta^t, by default for this step."""
+        """Return 1 - beta^t; t is the present step by default."""
         return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -59,15 +59,15 @@ class Numbers:
         return np.sqrt(x)
 
     def largest(self, x: Any) -> Any:
-        """Return the place of the largest element in each column, the first of equal ones."""
+        """Return the row of the largest element in each column; the first of equal elements counts."""
         return np.argmax(x, axis=0)
 
     def shrink(self, x: Any, threshold: Any) -> Any:
-        """Move x towards 0 by the threshold, no further than 0."""
+        """Return x moved towards 0 by the threshold, but not beyond 0."""
         return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
 
     def shared(self, factor: Any, total: Any) -> Any:
-        """Return the factor times a sum; implementations may multiply each of its terms."""
+        """Return the factor times a sum. Implementations may multiply the sum or each of its terms."""
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
@@ -75,7 +75,7 @@ class Numbers:
         return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:
-        """Return x, and allow that many further roundings."""
+        """Return x with a bound that allows `count` more roundings."""
         return x
 
     def square(self, g: Any) -> Any:
@@ -93,14 +93,14 @@ class Numbers:
         return found
 
     def row_sum(self, x: Any) -> Any:
-        """Return the sum over each row, as a column."""
+        """Return the sum of each row, as a column."""
         total = x[:, :1]
         for column in range(1, x.shape[-1]):
             total = total + x[:, column : column + 1]
         return total
 
     def row_mean(self, x: Any) -> Any:
-        """Return the mean over each row, as a column."""
+        """Return the mean of each row, as a column."""
         return self.row_sum(x) / self.number(float(x.shape[-1]))
 
 
@@ -114,7 +114,8 @@ def _elementwise(function: Any, arguments: int) -> Any:
 
 
 class BoundedNumbers(Numbers):
-    """`Real` numbers. Grade 1 forms scalars in float64 and rounds them to float32; grade 2 forms them in float32."""
+    """The options and operations for arrays of `Real`. Grade 1 computes scalars in float64 and rounds them to float32;
+    grade 2 computes them in float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)
@@ -123,11 +124,12 @@ class BoundedNumbers(Numbers):
     def number(self, value: float, operations: int = 0) -> Any:
         if not operations and float(np.float32(value)) == value:
             return Real(Decimal(float(value)))
-        count = 1 + (2 * operations if self.grade == 2 else 0)  # each operation, and the number that it takes in
+        # one rounding for each operation, and one for its operand
+        count = 1 + (2 * operations if self.grade == 2 else 0)
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar in which digits cancel. single is the error of float32 before the last rounding."""
+        """Return a scalar in which digits cancel. `single` is the error in grade 2 before the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))
@@ -138,7 +140,8 @@ class BoundedNumbers(Numbers):
     def correction(self, name: str, t: int | None = None) -> Any:
         t = self.t if t is None else t
         power = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
+        # the error of a product of t rounded factors, or of a pow that is accurate within 4 U
+        relative = (2 * t + 4) * U
         return self.formed(1 - power, relative * (1.0 + relative) * float(power))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -148,7 +151,7 @@ class BoundedNumbers(Numbers):
         return _sqrt(x, positive)
 
     def largest(self, x: Any) -> Any:
-        return np.argmax(_value(x), axis=0)  # of numbers without an error: inputs
+        return np.argmax(_value(x), axis=0)  # only inputs are compared, and these are exact
 
     maximum = _elementwise(Real.maximum, 2)
     sign = _elementwise(Real.sign, 1)

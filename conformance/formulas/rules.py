@@ -1,10 +1,10 @@
-"""The rules, which compute weights and state after a step, once for all frameworks.
+"""Define the rules, which compute weights and state after a step. Each rule serves all frameworks.
 
-A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
-If frameworks compute different formulas, an option selects one (`epsilon`, `correction`, `decay` ...). If they differ
-only in the order of operations, there is one rule, and its bound holds for each order (clause 28). A decoupled decay is
-part of the sum of the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula, and `shrunk` makes
-its bound.
+The arguments of a rule are `Numbers`, the gradient, the weights and the state; it returns the weights and the state
+after the step. If the formulas of frameworks differ, an option selects one (`epsilon`, `correction`, `decay` ...). If
+only the order of operations differs, there is no option, and the bound covers each order (clause 28). A decoupled decay
+is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula;
+`shrunk` makes the bound cover both.
 
 May import: this folder.
 """
@@ -20,45 +20,52 @@ from islices.conformance.formulas.numbers import Numbers
 State = Mapping[str, Any]
 #: the weights and the state after a step
 Stepped = tuple[Any, dict[str, Any]]
-#: of numbers, gradient, weights, state
+#: (numbers, gradient, weights, state) -> (weights, state)
 Rule = Callable[[Numbers, Any, Any, State], Stepped]
 
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g, w) -> Any:
-    """Return the gradient with added decay."""
+    """Return the gradient plus weight_decay times the weights, if the decay is coupled."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
 def squared(n: Numbers, g, joined) -> Any:
-    """Return the squares of the gradient with added decay. The mutant "not squared" squares only the gradient."""
+    """Return the squares of `joined`, the gradient plus the decay. The mutant "not squared" squares only the
+    gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
 def shrunk(n: Numbers, w, c) -> Any:
-    """Return w - c w, which may be computed as (1 - c) w. That form rounds 1 - c, which adds a rounding of w."""
+    """Return w - c w. Implementations may compute (1 - c) w; this form rounds 1 - c, so the bound includes one more
+    rounding of w."""
     return n.off_by(w, 1) - c * w
 
 
 def moved(n: Numbers, w, step) -> Any:
-    """Return w - step, with decoupled decay."""
+    """Return w - step, after a decoupled decay of w."""
     step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
         return w - step
-    if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
+    # "twice" is a mutant: the decay is also part of the gradient
+    if n.h["decay"] in ("decoupled", "in buffer", "twice"):
         return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
     if n.h["decay"] == "without lr":  # a mutant
         return w - n["weight_decay"] * w - step
-    if n.h["decay"] == "after":  # a mutant: of the weights that have moved
+    if n.h["decay"] == "after":  # a mutant: decay of the updated weights
         return w - step - n["lr"] * n["weight_decay"] * (w - step)
     raise ValueError(f"decay: got {n.h['decay']!r}; accepted are coupled, decoupled")
 
 
 # ---------------------------------------------------------------------- gradient descent
 def sgd(n: Numbers, g, w, s) -> Stepped:
-    """Apply SGD. buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
+    """Apply SGD.
+
+    With `buffer` "gradients", b = mu b + (1 - dampening) g and w - lr b. With `buffer` "steps", b = mu b - lr g and w +
+    b.
+    """
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
         return moved(n, w, n.shared(n["lr"], g)), {}
@@ -86,10 +93,12 @@ def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adagrad. per_row: one accumulator per row, of the "mean" or the "sum" of its squares.
+    """Apply Adagrad. With `per_row`, there is one accumulator per row, for the "mean" or the "sum" of the row's
+    squares.
 
-    A coupled decay is a separate term. With `shrinks` it may be formed as (1 - f wd) w - f g; the bound of this form
-    holds for w - f (g + wd w) too."""
+    A coupled decay is a separate term. With `shrinks`, implementations may compute (1 - f wd) w - f g; the bound of
+    this form also covers w - f (g + wd w).
+    """
     squares = squared(n, g, coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
@@ -112,14 +121,14 @@ def adadelta(n: Numbers, g, w, s) -> Stepped:
     """Apply Adadelta (Zeiler 2012), with eps inside both roots."""
     g = coupled(n, g, w)
     a = n.mean("rho", s["square"], n.square(g))
-    under = s["square"] if n.h.get("average") == "last" else a  # last: a mutant
+    under = s["square"] if n.h.get("average") == "last" else a  # "last" is a mutant
     delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, under, "inside"), 1)
     return moved(n, w, n["lr"] * delta), {"square": a, "delta": n.mean("rho", s["delta"], delta * delta)}
 
 
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply RMSprop with a kind of buffer.
+    """Apply RMSprop. The option `buffer` selects the formula of momentum:
 
     "gradients": b = mu b + u, w - lr b.
     "steps": b = mu b + lr u, w - b.
@@ -156,10 +165,11 @@ def moments(n: Numbers, g, w, s) -> tuple[Any, Any]:
 
 
 def adam(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adam. epsilon is "corrected": m / c1 / (sqrt(v / c2) + eps), or "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps).
+    """Apply Adam. The option `epsilon` selects the formula of the step.
 
-    It may also be "inside": m / c1 / sqrt(v / c2 + eps). The first is evaluated as
-    (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2))."""
+    "corrected" is m / c1 / (sqrt(v / c2) + eps). "hat" is (sqrt(c2) / c1) m / (sqrt(v) + eps). "inside" is m / c1 /
+    sqrt(v / c2 + eps). This function computes "corrected" as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
+    """
     m, v = moments(n, g, w, s)
     state = {"m": m, "v": v}
     kind = n.h["correction"]
@@ -183,7 +193,7 @@ def adam(n: Numbers, g, w, s) -> Stepped:
 
 
 def adamax(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adamax. epsilon is "gradient": u = max(beta2 u, |g| + eps), or "outside": u + eps divides."""
+    """Apply Adamax. With `epsilon` "gradient", u = max(beta2 u, |g| + eps); with "outside", the divisor is u + eps."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
     size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)
@@ -194,8 +204,8 @@ def adamax(n: Numbers, g, w, s) -> Stepped:
 
 
 def nadam(n: Numbers, g, w, s) -> Stepped:
-    """Apply Nadam (Dozat 2016) with mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Implementations keep the product
-    of mu in float32."""
+    """Apply Nadam (Dozat 2016) with mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Implementations store the product
+    of all mu_t in float32."""
     m, v = moments(n, g, w, s)
     g = coupled(n, g, w)
     beta, fade = n.h["beta1"], 0.96 ** n.h["momentum_decay"]
@@ -209,8 +219,8 @@ def nadam(n: Numbers, g, w, s) -> Stepped:
 
 
 def radam(n: Numbers, g, w, s) -> Stepped:
-    """Apply RAdam (Liu et al. 2020), which divides once the variance is tractable (rho_t > 5), and uses only m
-    before."""
+    """Apply RAdam (Liu et al. 2020). The step divides by the root of v once the variance is tractable (rho_t > 5);
+    before, it uses only m."""
     m, v = moments(n, g, w, s)
     last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
     power = n.h["beta2"] ** n.t
@@ -230,8 +240,8 @@ def lion(n: Numbers, g, w, s) -> Stepped:
 
 
 def laprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply LaProp (Ziyin et al. 2020) as in SparseCore: eps is added to the squares, sqrt(1 - beta1^2) weighs the
-    quotient."""
+    """Apply LaProp (Ziyin et al. 2020) as SparseCore defines it: eps is added to the squares, and the quotient is
+    multiplied by sqrt(1 - beta1^2)."""
     v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
     m = n["beta1"] * s["m"] + n.sqrt(n.correction("beta1", 2)) * n.off_by(g / n.sqrt(v), 1)
     return w - n["lr"] * m, {"m": m, "v": v}
@@ -239,7 +249,7 @@ def laprop(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g, w, s) -> Stepped:
-    """Clip the gradient to the norm max_norm by the factor max_norm / (norm + eps), at most 1.
+    """Clip the gradient: multiply it by max_norm / (norm + eps), but at most by 1.
 
     With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
     """
@@ -254,7 +264,7 @@ def clip(n: Numbers, g, w, s) -> Stepped:
 
 
 def clip_norm(n: Numbers, squares) -> Any:
-    """Clip by the norm of all tensors, or of each tensor ("row"). The other kinds are mistakes."""
+    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The other kinds are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":
@@ -275,7 +285,7 @@ def clip_value(n: Numbers, g, w, s) -> Stepped:
 
 
 def renorm(n: Numbers, g, w, s) -> Stepped:
-    """Scale each row with a norm above max_norm by max_norm / (norm + eps)."""
+    """Scale each row whose norm exceeds max_norm by max_norm / (norm + eps)."""
     norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
     limit = n["max_norm"]
     factor = n.off_by(limit / (norm + n.number(n.h["epsilon"])), 1)
@@ -284,8 +294,8 @@ def renorm(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g, w, s) -> Stepped:
-    """Apply FTRL (McMahan et al. 2013, algorithm 1) with lr_power -1/2. "twice" doubles l2 and l2_shrinkage as
-    TensorFlow does."""
+    """Apply FTRL (McMahan et al. 2013, algorithm 1) with lr_power -1/2. The option "twice" doubles l2 and l2_shrinkage,
+    as TensorFlow does."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
     total = s["n"] + n.square(g)
     z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w

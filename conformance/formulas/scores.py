@@ -1,4 +1,4 @@
-"""Errors divided by bounds.
+"""Compute scores: errors divided by their bounds.
 
 May import: `numpy`, `islices.conformance.formulas.evaluate`.
 """
@@ -14,13 +14,13 @@ import numpy as np
 from islices.conformance.formulas.evaluate import Expected
 
 Array = np.ndarray[Any, Any]
-#: step -> array -> what came
+#: step -> name of an array -> the array that the judged step returned
 Got = dict[int, dict[str, Array]]
 
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """An element after a step."""
+    """One element after one step: its place, its value and the expected value."""
 
     #: step, row, column
     at: tuple[int, int, int]
@@ -30,21 +30,22 @@ class ScorePlace:
 
 @dataclass(frozen=True)
 class Score:
-    """The element of an array that is furthest off, over the steps of a trajectory."""
+    """The largest errors of one array over the steps of a trajectory."""
 
     trajectory: str
-    #: "weights", or a state
+    #: "weights", or the name of a state array
     array: str
-    #: the largest error in bounds: of grade 1, and of grade 2
+    #: the largest error divided by the bound of grade 1, and by the bound of grade 2
     by_grade: tuple[float, float]
-    #: where grade 1's stands
+    #: the element with the largest error of grade 1
     furthest: ScorePlace
-    #: the first step after which an element is outside of both grades, and that element; None where none is
+    #: the worst element after the first step with an element outside of both grades; None if there is no such step
     first: ScorePlace | None = None
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Return error / bound for each element: 0 if the element is not checked, infinite if it misses a bound of 0."""
+    """Return error / bound for each element. The ratio is 0 if the bound is infinite, and infinite if there is an error
+    but the bound is 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)
@@ -52,7 +53,7 @@ def ratios(got: Array, right: Array, bound: Array) -> Array:
 
 
 def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expected]]) -> Iterator[Score]:
-    """Yield a score for each array of a trajectory."""
+    """Yield the score of each array of a trajectory."""
     names = dict.fromkeys(name for arrays in got.values() for name in arrays)
     for name in names:
         best, first = None, None
@@ -72,6 +73,6 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
 
 
 def _place(t: int, ratios: Array, got: Array, right: Array) -> ScorePlace:
-    """Describe the place of the largest ratio after step t."""
+    """Return the element with the largest ratio of error and bound after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return ScorePlace((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -1,7 +1,7 @@
-"""Trajectories of a formula, with options and inputs for which known mistakes lie far outside the bound.
+"""Define the trajectories of each formula, with options and inputs for which known mistakes exceed the bound by far.
 
-Rates and decays are larger than in practice. A decay applied after the update differs by lr decay |step|, which for
-usual numbers is less than the rounding of the weight.
+Learning rates and decays are larger than in practice. For example, a decay applied after the update changes the result
+by lr * decay * |step|. For usual numbers, that is less than the rounding of the weight.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`.
@@ -16,14 +16,16 @@ from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 
-#: A learning rate that changes at each step: where it stands outside a buffer and where inside are told apart.
+#: The factors of a learning rate that changes at each step. They distinguish a learning rate inside a momentum buffer
+#: from one outside.
 SCHEDULE = (1.0, 0.25, 2.0, 0.5)
-#: Frameworks of row-sparse formulas alone.
+#: The frameworks that have only row-sparse formulas.
 SPARSE = ("fbgemm", "sparsecore")
 
 
 class Setting(NamedTuple):
-    """A trajectory of a family's formulas. Options that a formula lacks leave it without the trajectory."""
+    """A trajectory for all formulas of a rule. A formula that does not have all the options does not get the
+    trajectory."""
 
     name: str
     inputs: str
@@ -32,7 +34,7 @@ class Setting(NamedTuple):
 
 
 def of(name: str, inputs: str, scheduled: bool = False, **options: Any) -> Setting:
-    """Return a setting with these options."""
+    """Return a setting with the given options."""
     return Setting(name, inputs, scheduled, options)
 
 
@@ -113,7 +115,7 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
 
 
 def trajectories(formula: Formula) -> Iterator[Trajectory]:
-    """Return the trajectories of a formula."""
+    """Yield the trajectories of a formula."""
     sparse = "" if formula.gradients == "dense" else "rows "
     for one in SETTINGS[formula.rule]:
         if _fits(formula, one.options, one.inputs):
@@ -122,11 +124,12 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
-    """Return whether a formula has the options, and the combiner, with the inputs' weights."""
+    """Return True if a formula has the given options, and its combiners include the combiner in the options."""
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
-    shown = formula.gradients != "dense" and formula.framework not in SPARSE  # by the dense formula
+    # the dense formula already runs these inputs
+    shown = formula.gradients != "dense" and formula.framework not in SPARSE
     if shown and inputs in ("vast", "beyond"):
         return False
     if inputs == "wide" and (formula.several or formula.duplicates == "raw") and formula.rule is rules.clip:
-        return False  # one element is the norm of them all
+        return False  # one element dominates the norm
     return given.keys() <= formula.options.keys() and ("combiner" not in given or given["combiner"] in combiners)

@@ -1,8 +1,8 @@
-"""Arrays in the vector files, as hexadecimal in JSON, which any language can read.
+"""Write arrays in the vector files as hexadecimal texts in JSON, which any language can read.
 
-An array has its elements row by row, each as big-endian IEEE 754. Inputs are float32 (8 digits), expected values
-float64 (16 digits). Bounds are the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite: the
-element is not judged. A bound of 0000 requires the exact value.
+The text of an array lists its elements row by row, each as big-endian IEEE 754. Inputs are float32 (8 digits), expected
+values float64 (16 digits). A bound is the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite:
+the element is not judged. A bound of 0000 requires the exact value.
 
 May import: `numpy`, this folder.
 """
@@ -27,12 +27,12 @@ def expected_hex(x: Array) -> str:
 
 
 def bound_hex(x: Array) -> str:
-    """Return the upper halves of float32 numbers whose lower halves are zeros."""
+    """Return the hexadecimal text of bounds, which are float32 numbers whose lower halves are zeros."""
     return (x.astype(np.float32).view(np.uint32) >> 16).astype(">u2").tobytes().hex()
 
 
 def inputs_json() -> dict[str, Any]:
-    """Return all inputs in the form of their file."""
+    """Return all inputs in the form of the file of inputs."""
     found: dict[str, Any] = {}
     for name in MAKERS:
         made = inputs(name)

@@ -1,7 +1,7 @@
-"""JAX's calls on sparse gradients as its users write them, and the fastest formulation known.
+"""JAX's calls on sparse gradients, as its users write them and in the fastest known form.
 
-Independent of islices, so that the conformance suite and the bench compare with the framework itself. JAX has no
-embedding layer and no sparse gradient of a gather, so its users differentiate with respect to the gathered rows.
+This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
+has no embedding layer and no sparse gradient of a gather. So its users differentiate with respect to the gathered rows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return jnp.sum(rows * weights)
 
 
 def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> sparse.BCOO:
     """Return the gradient of sum(table[ids] * upstream) as a BCOO, with one slot per occurrence.
 
-    A gather has no padding_idx, so this ignores it, and the caller drops the padding row.
+    A gather has no padding row, so this function ignores `padding_idx`, and the caller drops the padding row.
     """
     del padding_idx
     row_shape = upstream.shape[ids.ndim :]
@@ -42,7 +42,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds it, islices' error)} for inconsistent BCOOs, which JAX builds nevertheless.
+    """Return {label: (a call that builds an inconsistent BCOO, the name of islices' error)}. JAX does not check these
+    objects.
 
     An index equal to the number of rows is valid, since it is BCOO's padding.
     """
@@ -66,7 +67,7 @@ Sums = tuple[jax.Array, Any]
 
 
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
-    """Sum the values after sorting them by row."""
+    """Return the sums per row, computed after sorting the values by row."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
     first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
@@ -79,8 +80,8 @@ _segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
 def _host_sum(values: jax.Array, indices: Host) -> Sums:
-    """Find distinct rows on the host, and sum in XLA with room for a power of two of rows, so that few shapes
-    compile."""
+    """Find the distinct rows on the host, and compute the sums in XLA. Pad the number of rows to a power of two, so
+    that XLA compiles few shapes."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
@@ -101,7 +102,8 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return label -> call for JAX's calls on its arrays. "np.unique" runs on the host, outside the framework."""
+    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy computes this part on
+    the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)
@@ -142,5 +144,5 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until every JAX array in x (structures and pytrees of them) is computed."""
+    """Wait until every JAX array in x, which may be a pytree, is computed."""
     jax.block_until_ready(x)

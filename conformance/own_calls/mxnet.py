@@ -1,9 +1,11 @@
 """MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-This module does not import islices, because it has the calls of an MXNet user. MXNet 1.9.1 does not import with
-today's NumPy, so the caller first loads it through `islices.backends.mxnet`. The functions then import it.
+This module does not import islices, so that its calls are those of MXNet users without islices. MXNet 1.9.1 does not
+import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the
+functions then import MXNet.
 
-MXNet's row_sparse type needs unique ascending rows and does not check them, so callers must sum duplicates first.
+The row_sparse type of MXNet needs unique ascending rows, and MXNet does not check them. So callers must first sum
+duplicates.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: Any, weights: Any) -> Any:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     import mxnet as mx
 
-    if rows.size == 0:  # MXNet does not sum nothing
+    if rows.size == 0:  # MXNet cannot sum an empty array
         return mx.nd.zeros((1,), rows.context, rows.dtype)
     return (rows * weights).sum()
 
 
 def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> Any:
-    """Return the gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of gluon.nn.Embedding(sparse_grad=True) for the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------
@@ -34,7 +36,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     upstream : float32 array, shape (*ids.shape, dim)
     num_rows : int
     padding_idx : int
-        It is ignored, because the layer has no padding row. The caller drops that row (`islices.drop_padding`).
+        Ignored, because the layer has no padding row. The caller drops the padding row (`islices.drop_padding`).
 
     Returns
     -------
@@ -43,7 +45,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     """
     import mxnet as mx
 
-    with mx.util.np_shape(True):  # an empty batch has a shape with 0 in it
+    with mx.util.np_shape(True):  # the shape of an empty batch contains 0
         layer = mx.gluon.nn.Embedding(num_rows, upstream.shape[-1], sparse_grad=True)
         layer.initialize(mx.init.Zero())
         tokens, weights = _array(ids), _array(upstream)
@@ -56,8 +58,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return label -> (call that builds it, the name of islices' error) for inconsistent RowSparseNDArrays, which
-    MXNet builds. MXNet ends the process when it densifies the first two."""
+    """Return {label: (a call that builds an inconsistent RowSparseNDArray, the name of islices' error)}. MXNet ends the
+    process when it densifies the first two."""
     import mxnet as mx
 
     def row_sparse(indices: list[int]) -> Any:
@@ -85,7 +87,7 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. MXNet computes in several threads, and this waits for all of them."""
+    """Wait until x is computed. MXNet computes in several threads, and this function waits for all of them."""
     import mxnet as mx
 
     mx.nd.waitall()

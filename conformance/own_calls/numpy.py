@@ -1,4 +1,4 @@
-"""NumPy's calls as its users write them by hand. This module does not import islices.
+"""NumPy's equivalents of sparse gradients, as users write them by hand. This module does not import islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 Host = np.ndarray[Any, Any]
-#: sums, and their rows
+#: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: A layer is a step of a Python loop.
+#: The label of a call that runs one step of a Python loop per row.
 MOST_LAYERS = 256
 
 
 def timed_calls(
     operation: str, values: Host, indices: Host, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return label -> call for NumPy's equivalents of islices' operations."""
+    """Return {label: call} for NumPy's equivalents of islices' operations."""
     shape = values.shape[1:]
 
     def unique_add_at() -> Sums:
@@ -73,7 +73,8 @@ def timed_calls(
 
 
 def _grouped(indices: Host) -> tuple[Host, Host, Host]:
-    """Return (an order that sorts, the distinct indices, the starts of their runs)."""
+    """Return (the order that sorts the indices, the distinct indices, the start of each distinct index in this
+    order)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -85,4 +86,4 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Return at once, because NumPy computes synchronously."""
+    """Do nothing, because NumPy computes before a call returns."""

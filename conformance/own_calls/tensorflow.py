@@ -1,7 +1,6 @@
-"""TensorFlow's and Keras's calls on sparse gradients, for the conformance suite's real gradients, the audit and
-the bench.
+"""TensorFlow's and Keras's calls on sparse gradients. The suite, the audit and the bench use them.
 
-This module does not import islices, because it has the calls of a TensorFlow user.
+This module does not import islices, so that its calls are those of TensorFlow users without islices.
 """
 
 from __future__ import annotations
@@ -14,22 +13,23 @@ import tensorflow as tf
 
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return tf.reduce_sum(rows * weights)
 
 
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> tf.IndexedSlices:
-    """Return the gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
+    """Return the gradient of keras.layers.Embedding for the loss sum(layer(ids) * upstream), computed by a
+    GradientTape.
 
     Parameters
     ----------
     ids : int32 array of any shape
     upstream : float32 array, shape (*ids.shape, dim)
     num_rows, padding_idx : int
-        padding_idx is ignored, because the layer has none (mask_zero only passes a mask on). The caller drops the
-        padding row.
+        padding_idx is ignored, because the layer has no padding row; mask_zero only passes a mask to later layers. The
+        caller drops the padding row.
 
     Returns
     -------
@@ -47,8 +47,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return label -> (call that builds it, the name of islices' error) for inconsistent IndexedSlices. TensorFlow
-    checks nothing when it builds them."""
+    """Return {label: (a call that builds an inconsistent IndexedSlices, the name of islices' error)}. TensorFlow checks
+    nothing when it builds these objects."""
 
     def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
         values = tf.ones((len(indices), 2)) if values is None else values
@@ -68,10 +68,10 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return label -> call for TensorFlow's equivalents of islices' operations.
+    """Return {label: call} for TensorFlow's equivalents of islices' operations.
 
-    TensorFlow has no public coalesce, and its clipping treats duplicates as different rows. The labels say what users
-    write instead.
+    TensorFlow has no public function that coalesces, and its clips treat duplicates as different rows. The labels name
+    the code that users write instead.
     """
     shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
     gradient = tf.IndexedSlices(v, i, shape)
@@ -108,7 +108,8 @@ def timed_calls(
         }
     if operation == "to_dense":
         return {"convert_to_tensor": lambda: tf.convert_to_tensor(gradient)}
-    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"  # neither norm nor scale mind the order
+    # the order of rows does not matter for norms and scaling
+    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"
     if operation == "norm":
         return {
             "linalg.global_norm (duplicates not summed)": lambda: tf.linalg.global_norm([gradient]),
@@ -131,6 +132,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed, which on accelerators is the end of the queues."""
+    """Wait until x is computed. On accelerators, wait until all queues are empty."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

@@ -1,6 +1,6 @@
-"""PyTorch's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+"""PyTorch's calls on sparse gradients. The suite, the audit and the bench use them.
 
-This module does not import islices, because it has the calls of a PyTorch user.
+This module does not import islices, so that its calls are those of PyTorch users without islices.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
     return (rows * weights).sum()
 
 
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> torch.Tensor:
-    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) for the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return label -> (call that builds it, the name of islices' error) for inconsistent sparse tensors, which torch
-    builds. Computing on the first three may end the process or give wrong sums."""
+    """Return {label: (a call that builds an inconsistent sparse tensor, the name of islices' error)}. On the first
+    three, operations of torch may end the process or give wrong sums."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
@@ -65,16 +65,17 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 def _compressed_rows() -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch says that its CSR support is in beta
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that its CSR support is in beta
         return torch.eye(4, 2).to_sparse_csr()
 
 
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return label -> call for PyTorch's equivalents of islices' operations.
+    """Return {label: call} for PyTorch's equivalents of islices' operations.
 
-    `clip_grad_norm_` of torch.nn.utils raises on sparse gradients. The label says what users write instead.
+    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The label names the code that users write
+    instead.
     """
     shape = (num_rows, *v.shape[1:])
 
@@ -82,7 +83,7 @@ def timed_calls(
         return torch.sparse_coo_tensor(ids.long()[None], values, shape, is_coalesced=coalesced, check_invariants=False)
 
     def gradient() -> torch.Tensor:
-        # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
+        # a new tensor for each call, because coalesce() does nothing for a tensor that is marked as coalesced
         return sparse(indices, v, coalesced=False)
 
     def unique_index_add() -> torch.Tensor:
@@ -130,6 +131,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed, which on CUDA is the end of the queue."""
+    """Wait until x is computed. On CUDA, wait until the queue is empty."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,6 +1,6 @@
-"""Tests by random input, which check laws, one call on several backends, and hostile input.
+"""Test islices with random input: check algebraic laws, and try hostile arguments and files.
 
 These tests are not cases of the matrix. ``python -m islices.conformance.properties laws`` looks for counterexamples.
-``python -m islices.conformance.properties hostile`` looks for input that ends the process, raises an error that no
-caller expects, or leaves something half written.
+``python -m islices.conformance.properties hostile`` looks for calls that end the process, raise an unexpected error, or
+change an array although they raise.
 """

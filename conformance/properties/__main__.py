@@ -1,7 +1,7 @@
 """Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
-``laws`` tries every law on every installed backend, each in another process. ``hostile`` makes calls with hostile
-arguments, ``files`` loads hostile files. Hypothesis shrinks its counterexamples.
+``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls with hostile
+arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from islices.conformance.progress import bar, bars
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the program with the given arguments and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
-    """Return the exit code of a run, or print its last call and return 3 if its process broke."""
+    """Run a part in a separate process and return its exit code. If the process crashed or hung, print its last call
+    and return 3."""
     command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
     command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
     with tempfile.TemporaryDirectory(prefix="islices-properties-") as folder:
@@ -70,7 +71,7 @@ def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
 
 
 def laws(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Try every law in every mode of the backends."""
+    """Try every law in every mode of the backends. Return 1 if a law is broken, else 0."""
     from islices.conformance.properties.laws import LAWS
     from islices.conformance.properties.running import break_law, columns
 
@@ -100,7 +101,7 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Try hostile calls on the backends, up to the first that breaks a promise."""
+    """Make hostile calls on each backend, up to the first call that breaks a promise. Return the exit code."""
     from islices.conformance.properties.hostile import attack
 
     found = 0
@@ -112,7 +113,7 @@ def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def files(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Try hostile files, up to the first that breaks a promise."""
+    """Load hostile files, up to the first file that breaks a promise. Return the exit code."""
     from islices.conformance.properties.files import attack, limit_memory
 
     started = time.monotonic()
@@ -122,7 +123,7 @@ def files(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _tell(subject: str, started: float, came: Counter[str], problem: str) -> int:
-    """Print the outcomes of an attack and return the exit code."""
+    """Print the outcomes and the broken promise, if any, and return the exit code."""
     counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
     print(f"{subject} in {time.monotonic() - started:.0f} s: {counts}\n{problem}", flush=True)
     return int(bool(problem))

@@ -1,5 +1,5 @@
-"""Comparisons of a law's two results. Each returns a line of text, empty if the law holds. Counterexamples print
-these calls.
+"""Compare the two results of a law. Each function returns a line of text that describes the difference, or "" if the
+law holds. Printed counterexamples contain calls of these functions.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """
@@ -16,12 +16,12 @@ from islices.conformance.execute import difference, read
 
 
 def same_bits(got: Any, expected: Any) -> str:
-    """Check that both are the same to the bit. NaN equals NaN, and -0 equals +0."""
+    """Check that both results have the same bits. NaN equals NaN, and -0 equals +0."""
     return difference(read(got), read(expected), path="got")
 
 
 def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
-    """Check that each element of got is within the given number of ulps of expected's."""
+    """Check that each element of `got` differs from the element of `expected` by at most the given number of ulps."""
 
     def near(g: float, e: float, dtype: str) -> bool:
         return g == e or abs(g - e) <= ulps * _ulp(max(abs(g), abs(e)), dtype)
@@ -30,14 +30,15 @@ def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
 
 
 def at_most(got: Any, bound: float) -> str:
-    """Check that no element of got is above bound or NaN."""
+    """Check that no element of `got` is NaN or larger than `bound`."""
     return _elements(got, bound, lambda g, b, dtype: g <= b, "the bound")
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
-    """Check that each element of got is within bound's element of expected's.
+    """Check that each element of `got` differs from the element of `expected` by at most the element of `bound`.
 
-    If the bound is not finite, intermediate sums may overflow, and every result passes."""
+    If the bound of an element is not finite, intermediate sums may overflow, so every result passes.
+    """
     numbers = iter(_flat(bound))
 
     def near(g: float, e: float, dtype: str) -> bool:
@@ -67,5 +68,5 @@ def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
 
 
 def _flat(x: Any) -> list[tuple[Any, str]]:
-    """Return all elements with their dtypes."""
+    """Return all elements as (number, dtype)."""
     return [(v, array.dtype) for array in arrays_of(read(x)) for v in array.data]

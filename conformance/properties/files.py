@@ -1,7 +1,7 @@
-"""Damaged, forged and hostile files, for which `islices.load` must raise ValueError or return the saved tree.
+"""Test `islices.load` with damaged, forged and hostile files. It must raise ValueError or return the saved tree.
 
-``python -m islices.conformance.properties files`` loads handmade files and 10,000 that Hypothesis draws, in a process
-with limited memory. It shrinks and keeps the first file that breaks the promise.
+``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
+process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from islices.conformance.properties.mutations import FileMutant, mutant
 from islices.conformance.properties.running import search
 from islices.files import read_header
 
-#: Bytes of address space that loading may use in addition to those at the start.
+#: The bytes of address space that loading may use in addition to those in use at the start.
 MEMORY = 1 << 30
-#: The allowed outcomes of a file.
+#: The allowed outcomes of loading a file.
 FINE = ("refused", "same", "valid")
 
 
 # ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
-    """Return the trees in the unchanged files, with every kind of leaf."""
+    """Return the trees that the undamaged files contain; together they have every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))
@@ -49,7 +49,7 @@ def trees() -> list[Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two trees over NumPy have the same structure, types and bits."""
+    """Return True if two trees of NumPy arrays have the same structure, types and bits."""
     return repr(map_leaves(_contents, a)) == repr(map_leaves(_contents, b))
 
 
@@ -63,7 +63,8 @@ def _contents(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False) -> str:
-    """Load a file and return its outcome: a word in FINE ("valid" for a forged or foreign file), or the fault."""
+    """Load a file. Return the outcome, a word in FINE ("valid" only for a forged or foreign file), or a description of
+    the fault."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:
@@ -72,13 +73,14 @@ def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False
         return f"raised {type(error).__name__}: {error}"
     if same(original, got):
         return "same"
-    if foreign and (made.foreign or made.kind == "edit_header"):  # which may take out what makes it ours
+    if foreign and (made.foreign or made.kind == "edit_header"):  # the edit may remove the mark of islices
         return "valid" if not read_header(path, foreign=True).own else f"loaded a hostile file of ours: {got!r:.500}"
     return "valid" if made.forged else f"loaded something else: {got!r:.500}"
 
 
 def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
-    """Load a file as one of islices and as a foreign one. Return the fault of either, else the former outcome."""
+    """Load a file with foreign=False and with foreign=True. Return the first fault, or if there is none, the outcome
+    with foreign=False."""
     path.write_bytes(made.data)
     result, other = (loaded(path, made, original, foreign=foreign) for foreign in (False, True))
     if result not in FINE or other not in FINE:
@@ -87,7 +89,7 @@ def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
 
 
 def good_files(folder: Path) -> list[tuple[bytes, Any]]:
-    """Return undamaged files with the trees in them. A file of another program has no tree to compare with."""
+    """Return undamaged files as (bytes, tree). For a file of another program, the tree is None."""
     from safetensors.numpy import save
 
     found: list[tuple[bytes, Any]] = []
@@ -104,9 +106,10 @@ def good_files(folder: Path) -> list[tuple[bytes, Any]]:
 
 
 def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[str], str]:
-    """Count the outcomes of hostile files, and describe the smallest file that breaks the promise ("" if none does).
+    """Load hostile files. Return the counts of their outcomes, and a description of the smallest file that breaks the
+    promise ("" if none does).
 
-    Each file is written to disk, and its path to the log, before it is loaded, because it may end the process.
+    Loading may end the process. So each file is first written to disk, and its path to the log.
     """
     came: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))
@@ -137,8 +140,8 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
 
 def limit_memory() -> None:
-    """Limit this process to `MEMORY` more bytes than it has."""
-    with contextlib.suppress(ImportError):  # systems without it run without the limit
+    """Limit the address space of this process to `MEMORY` bytes more than it uses now."""
+    with contextlib.suppress(ImportError):  # systems without this module run without the limit
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as statm:

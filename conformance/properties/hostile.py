@@ -1,8 +1,8 @@
-"""Hostile input, as random public calls whose arguments are wrong, odd or share memory.
+"""Test public functions with hostile input: random calls whose arguments are wrong, unusual or share memory.
 
-``python -m islices.conformance.properties hostile -b torch`` looks for calls that break a promise. Every call returns
-or raises one of `ACCEPTED`, with a message that names an argument. A call that raises leaves every array as it was.
-Hypothesis draws the calls and shrinks the first that breaks a promise.
+``python -m islices.conformance.properties hostile -b torch`` looks for calls that break a promise. There are two
+promises. Every call returns, or raises one of the errors `ACCEPTED` with a message that names an argument. A call that
+raises changes no array. Hypothesis draws the calls, and shrinks the first call that breaks a promise.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from islices.conformance.data import leaves_of
 from islices.conformance.properties.hostile_calls import HostileCall, calls
 from islices.conformance.properties.running import search
 
-#: The errors that a call may raise, whatever it is given.
+#: The errors that a call may raise, whatever its arguments are.
 ACCEPTED = (
     TypeError, ValueError, IndexError, MemoryError, NotImplementedError, FloatingPointError, ModuleNotFoundError,
 )  # fmt: skip
-#: The names in a message for a leaf of a nested argument, its parts, and an array that an adapter reads.
+#: The names that a message may use for a leaf of a nested argument, for the parts of a leaf, and for an array that an
+#: adapter reads.
 PARTS = ("x", "values", "indices", "dense_shape", "array")
-#: Seconds after which a call counts as hung; the process ends with a traceback.
+#: The seconds after which a call counts as hung; the process then ends with a traceback.
 PATIENCE = 60
 
 
 @contextlib.contextmanager
 def noted(text: str, log: Path | None) -> Iterator[None]:
-    """Return a ``with`` block that may end the process. The log says what ran, and the block has `PATIENCE` seconds."""
+    """Return a context manager for a call that may end the process. The text of the call is written to the log, and
+    after `PATIENCE` seconds the process ends."""
     if log:
         log.write_text(text, "utf-8")
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -43,9 +45,10 @@ def noted(text: str, log: Path | None) -> Iterator[None]:
 
 
 def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = None) -> tuple[Counter[str], str]:
-    """Count the outcomes of hostile calls, and describe the smallest call that breaks a promise ("" if none does).
+    """Make hostile calls. Return the counts of their outcomes, and a description of the smallest call that breaks a
+    promise ("" if none does).
 
-    Each call is written to the log before it is made, because it may end the process.
+    A call may end the process, so each call is first written to the log.
     """
     came: Counter[str] = Counter()
     others = [islices.get_backend(name) for name in ("numpy", "jax", "torch", "mxnet", "tensorflow")
@@ -65,12 +68,12 @@ def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = Non
 
 
 def judge(call: HostileCall) -> tuple[str, str]:
-    """Make the call. Return its outcome as a word, and the broken promise if there is one."""
+    """Make the call. Return its outcome as a word, and the broken promise ("" if there is none)."""
     try:
         with call.environment():
             for x in _arrays(call.entry.run(**call.arguments)):
                 if callable(wait := getattr(type(x), "wait_to_read", None)):
-                    wait(x)  # MXNet computes later, and its errors belong to the call
+                    wait(x)  # MXNet computes asynchronously; wait, because its errors belong to this call
     except BaseException as error:
         return type(error).__name__, _wrong_error(call, error)
     free = {id(x) for name in call.entry.targets for x in _arrays(call.arguments[name])}
@@ -81,14 +84,14 @@ def judge(call: HostileCall) -> tuple[str, str]:
 
 
 def _wrong_error(call: HostileCall, error: BaseException) -> str:
-    """Return the promise that this error breaks, if any, with the end of its traceback."""
+    """Return the promise that this error breaks, with the end of its traceback, or ""."""
     came, where = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
     message = "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()
     names = {*call.arguments, *PARTS, *call.entry.words, call.name.rpartition(".")[2]}
     if changed := [w.changed for w in call.watched if w.changed]:
         return f"{call.name} raises {came} and has changed {changed[0]}\n{where}"
     if isinstance(error, RuntimeError) and re.search("device|group", message):
-        return ""  # frameworks word an error of two devices well
+        return ""  # errors about two devices come from the framework and are clear
     if not isinstance(error, ACCEPTED):
         return f"{call.name} raises {came}\n{where}"
     if not message:
@@ -99,7 +102,7 @@ def _wrong_error(call: HostileCall, error: BaseException) -> str:
 
 
 def _arrays(x: Any) -> Iterator[Any]:
-    """Yield the leaves of a nested structure."""
+    """Yield the arrays in a nested structure."""
     for leaf in leaves_of(x):
         if isinstance(leaf, islices.IndexedSlices):
             yield from (leaf.values, leaf.indices)

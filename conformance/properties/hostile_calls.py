@@ -1,7 +1,7 @@
-"""The public calls that get hostile input, with good arguments for each.
+"""List the public calls that get hostile input, and draw good arguments for each.
 
-`GOOD` gives arguments by their parameter's name, or the entry does if they must fit together. Others keep their
-defaults. `calls` then spoils one or two of them.
+`GOOD` maps the name of a parameter to a good argument. If arguments must fit together, the entry of the call draws
+them. All other parameters have their defaults. `calls` then spoils at most two arguments.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ Arguments = dict[str, Any]
 
 
 class Attacked(NamedTuple):
-    """A public call. ``run`` takes the arguments by name; ``make`` draws the arguments that `GOOD` lacks."""
+    """The entry of a public call. ``run`` is called with the arguments by name; ``make`` draws the arguments that do
+    not come from `GOOD`."""
 
     run: Callable[..., Any]
     make: Callable[[Draw], Arguments] = lambda d: {}
-    #: arguments that change in place where the call succeeds
+    #: the arguments that a successful call may change in place
     targets: tuple[str, ...] = ()
-    #: words that a message may name beyond the arguments
+    #: words that a message may use instead of the name of an argument
     words: tuple[str, ...] = ()
-    #: arguments that nobody spoils
+    #: arguments that `calls` never spoils
     fixed: tuple[str, ...] = ()
     weight: int = 4
 
 
 class HostileCall(NamedTuple):
-    """A call ready to be made."""
+    """A public call with all its arguments."""
 
     name: str
     entry: Attacked
@@ -56,7 +57,7 @@ class HostileCall(NamedTuple):
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Return a context with a mode, and with the framework's 64-bit types on or off."""
+        """Return a context manager that sets the call's mode, and the framework's 64-bit types on or off."""
         with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
@@ -68,7 +69,7 @@ class HostileCall(NamedTuple):
 
 # ---------------------------------------------------------------------- good arguments
 def limit(d: Draw) -> Any:
-    """Draw a number, or a 0-d array of it (for MXNet, of one element)."""
+    """Draw a limit as a number, or as a 0-d array (for MXNet, an array of one element)."""
     number = d.one(0.5, 0.0, 2.0, 1e9, float("inf"))
     shape = (1,) if d.backend.name == "mxnet" else ()
     return d.own(np.full(shape, number, "float32"), "limit") if d.rarely() else number
@@ -82,7 +83,7 @@ def one_of(*options: Any) -> Callable[[Draw], Any]:
     return lambda d: d.one(*options)
 
 
-#: parameter -> a good argument
+#: name of a parameter -> a function that draws a good argument
 GOOD: dict[str, Callable[[Draw], Any]] = {
     "x": Draw.tree, "tree": Draw.tree, "s": Draw.slices, "table": Draw.table, "params": Draw.table, "ids": Draw.ids,
     "weights": Draw.dense, "values": lambda d: d.dense((d.n, *d.row_shape)), "indices": Draw.ids,
@@ -98,7 +99,7 @@ GOOD: dict[str, Callable[[Draw], Any]] = {
 
 
 def of_ids(d: Draw, shape: tuple[int, ...]) -> Arguments:
-    """Draw ids of a shape, with or without a mask. Ids of one dimension may be (values, lengths)."""
+    """Draw ids with the given shape, with or without a mask. 1-D ids may also be a pair (values, lengths)."""
     ids = d.ids(shape if d.rows else (0, *shape[1:]))
     size = d.backend.shape(ids)
     out: Arguments = {"ids": ids, "mask": np.ones([n or 0 for n in size], bool) if d.rarely() else None}
@@ -127,7 +128,7 @@ def upstream(d: Draw) -> Arguments:
 
 
 def tied(d: Draw) -> Arguments:
-    """Draw samples of a table that may also be an output layer."""
+    """Draw the arguments of `per_sample`. The table may also be the output layer."""
     out = upstream(d)
     if len(d.row_shape) == 1 and d.rarely(50):
         shape = (batch_of(d, out["ids"]), *d.one((), (2,), (0,)))
@@ -140,7 +141,7 @@ def batch_of(d: Draw, ids: Any) -> Any:
 
 
 def scatter(d: Draw) -> Arguments:
-    """Draw a table and slices, which may share its memory."""
+    """Draw a table and slices; the slices may share the table's memory."""
     table, x = d.table(), d.sparse()
     part = (table.weights if isinstance(table, islices.Table) else table)[: d.n] if d.n and d.rows >= d.n else None
     if d.backend.is_array(part) and d.rarely():
@@ -149,7 +150,7 @@ def scatter(d: Draw) -> Arguments:
 
 
 def step(d: Draw) -> Arguments:
-    """Draw an optimizer's step of one or several tables."""
+    """Draw the arguments of an optimizer's step on one or several tables."""
     name, hyper = d.one(*OPTIMIZERS.values())
     optimizer = getattr(islices.optim, name)(**hyper, rows=d.one("touched", "touched", "all"))
     tables = [d.table() for _ in range(d.one(1, 1, 2))]
@@ -183,7 +184,8 @@ def gradient_arguments(d: Draw) -> Arguments:
 
 # ---------------------------------------------------------------------- calls that are no function of islices
 def first_step(name: str, **options: Any) -> Any:
-    """Draw an optimizer with hostile hyperparameters, whose first step has good arguments."""
+    """Make an optimizer with the given hyperparameters, which may be hostile, and its first step with good
+    arguments."""
     made = getattr(islices.optim, name)(**options)
     table = np.ones((6, 3), np.float32)
     return made.step(table, islices.IndexedSlices(table[:2], np.array([1, 1]), (6, 3)), made.init(table))
@@ -198,7 +200,7 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
 
 
 def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
-    """Draw a method of `PerSample`, with its argument if it has one."""
+    """Return the entry of a method of `PerSample`, with its argument if it has one."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))
@@ -216,7 +218,7 @@ def samples_and_dense(d: Draw) -> Arguments:
 
 
 def complete(run: Callable[..., Any], made: Arguments, d: Draw) -> Arguments:
-    """Return all arguments of a call."""
+    """Return the drawn arguments of a call together with good arguments or defaults for all other parameters."""
     out = dict(made)
     for name, parameter in inspect.signature(run).parameters.items():
         if name not in out and parameter.kind is not parameter.VAR_KEYWORD:
@@ -225,7 +227,7 @@ def complete(run: Callable[..., Any], made: Arguments, d: Draw) -> Arguments:
 
 
 FUNCTIONS = [n for n in islices.__all__ if n[0].islower() and callable(getattr(islices, n))]
-#: functions without arguments, and those that a call below stands for
+#: Functions without arguments, and functions that another entry of `ENTRIES` covers or that cannot be tested this way.
 LEFT_OUT = {
     "get_num_threads", "list_backends", "not_implemented", "save", "load", "value_and_grad", "diff", "parity",
     "capture", "execution", "use_kernels", "set_num_threads",
@@ -261,13 +263,13 @@ ENTRIES: dict[str, Attacked] = {
     "all_reduce": Attacked(all_reduce, lambda d: {"group": Alone()}, fixed=("group",)),
 }  # fmt: skip
 
-#: Arguments spoilt in their own way.
+#: name of a parameter -> bad arguments specific to it
 BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS, "ord": NUMBERS}
 
 
 @st.composite
 def calls(draw: Any, backend: Backend, others: Sequence[Backend]) -> HostileCall:
-    """Draw calls with zero, one or two spoilt arguments, one in twenty in mode framework."""
+    """Draw a call with zero, one or two spoilt arguments. About one call in twenty runs in mode framework."""
     name = draw(st.sampled_from([name for name, entry in ENTRIES.items() for _ in range(entry.weight)]))
     entry, d = ENTRIES[name], Draw(draw, backend, others)
     mode = "framework" if not backend.host_only and d.rarely(5) else "host"
@@ -278,6 +280,6 @@ def calls(draw: Any, backend: Backend, others: Sequence[Backend]) -> HostileCall
         spoilt = {d.one(*names) for _ in range(d.one(1, 0, 1, 1, 1, 2))} if names else set()
         for n in sorted(spoilt):
             arguments[n] = d.one(*BY_NAME[n]) if n in BY_NAME and d.rarely(80) else d.spoil(arguments[n])
-            if name == "optimizer" and callable(arguments[n]):  # a schedule, whose errors are the user's own
+            if name == "optimizer" and callable(arguments[n]):  # as a schedule, its errors would be the user's
                 arguments[n] = None
     return call._replace(arguments=arguments, spoilt=tuple(sorted(spoilt)), aliased=d.aliased)

@@ -1,4 +1,4 @@
-"""Handmade hostile files, each of which must raise in `islices.load`."""
+"""Make hostile files by hand. `islices.load` must raise an error for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _manifest(**changes: Any) -> dict[str, str]:
 
 
 def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tuple[dict[str, str], bytes]:
-    """Return a signed manifest of slices (2, 1) of float32 zeros, and their bytes, values first."""
+    """Return a signed manifest of slices with rows of one float32 zero, and the bytes of the indices."""
     raw = np.array(indices, "<i8").tobytes()
     held = [
         {"name": name, "dtype": dtype, "shape": shape, "sha256": hashlib.sha256(data).hexdigest()}
@@ -32,7 +32,7 @@ def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tupl
     return _manifest(arrays=held, tree={"slices": leaf}), raw
 
 
-#: slices that are none: (indices, dense_shape, coalesced)
+#: name of a fault -> (indices, dense_shape, coalesced) of inconsistent slices
 NO_SLICES: dict[str, tuple[list[int], list[Any], bool]] = {
     "index out of range": ([0, 7], [7, 1], False), "negative index": ([-1, 0], [7, 1], False),
     "false claim to be coalesced": ([3, 3], [7, 1], True), "rows of another shape": ([0, 1], [7, 2], False),
@@ -47,7 +47,7 @@ def _array(**changes: Any) -> dict[str, Any]:
 
 
 A: dict[str, Any] = {"array": "a"}
-#: manifests that say what no tree is
+#: name of a fault -> the entries of a manifest that describes no valid tree
 NO_TREES: dict[str, dict[str, Any]] = {
     "a newer version": {"version": 2},
     "a version that is true": {"version": True},
@@ -73,7 +73,7 @@ def _deep(levels: int) -> dict[str, str]:
 
 
 def handmade() -> dict[str, bytes]:
-    """Return files that no accident makes, by the fault of each."""
+    """Return {name of a fault: file} for files that random damage would hardly produce."""
 
     def one(texts: Any, **changes: Any) -> bytes:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes

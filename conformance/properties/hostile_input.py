@@ -1,7 +1,7 @@
-"""Arguments for hostile calls, and changes that make a good argument bad.
+"""Draw arguments for hostile calls, and change good arguments into bad ones.
 
-Hypothesis makes every choice, so that it can shrink a call. A `Draw` belongs to one call. It remembers the arrays whose
-bits must survive a call that raises.
+Hypothesis makes every choice, so that it can shrink a call. A `Draw` belongs to one call, and stores the arrays that a
+call must not change if it raises.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUM
 
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
-#: Errors for arguments that cannot be made: a dtype that the framework lacks, slices that are none.
+#: The errors that may occur when an argument is made, such as for inconsistent slices or a dtype that the framework
+#: does not have.
 IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError)
 
 
 class WatchedArray(NamedTuple):
-    """An array whose bits must survive a call that raises."""
+    """An array that a call must not change if the call raises an error."""
 
     label: str
     array: Any
@@ -32,30 +33,30 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """Return the label of the array if its bits have changed."""
+        """Return the label of the array if its bits have changed, else ""."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
-        except Exception as error:  # frameworks raise any error for an array that is gone
+        except Exception as error:  # frameworks raise various errors for an array that was deleted
             return f"{self.label} (lost: {type(error).__name__})"
 
 
 class Draw:
-    """The arguments of one hostile call, as Hypothesis draws them."""
+    """A source of arguments for one hostile call; Hypothesis makes all choices."""
 
     def __init__(self, draw: Callable[..., Any], backend: Backend, others: Sequence[Backend]) -> None:
         self._draw, self.backend, self.others = draw, backend, others
         self.watched: list[WatchedArray] = []
-        #: two arguments share memory, so that a call that succeeds may change either
+        #: True if two arguments share memory; a successful call may then change both
         self.aliased = False
         self.dtype = self.one(*backend.float_dtypes)
         self.index_type = self.one("int32", "int64")
-        # few shapes, because compilers compile each
+        # few shapes, because compilers compile again for each shape
         self.rows = self.one(6, 6, 6, 1, 0)
         self.row_shape: tuple[int, ...] = self.one((3,), (3,), (), (2, 2), (0,))
         self.n = self.one(3, 3, 0, 1, 8) if self.rows else 0
 
     def one(self, *options: Any) -> Any:
-        """Draw one of the options. The first is the simplest."""
+        """Draw one of the options. Hypothesis shrinks towards the first."""
         return options[self._draw(st.integers(0, len(options) - 1))]
 
     def made(self, *makers: Callable[[], Any]) -> Any:
@@ -66,7 +67,7 @@ class Draw:
 
     # ------------------------------------------------------------------ good arguments
     def numbers(self, shape: tuple[int, ...], dtype: str) -> Host:
-        """Draw NumPy numbers of a dtype (bfloat16 as uint16). One of them may be special."""
+        """Draw a NumPy array of a dtype (uint16 for bfloat16). One number may be special, such as NaN."""
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return np.resize(np.arange(3, -4, -1), shape).astype(dtype)
         x = np.resize(np.arange(-8, 9, dtype=np.float32) / 4, shape)
@@ -81,13 +82,13 @@ class Draw:
         return x
 
     def own(self, array: Host, label: str, backend: Backend | None = None) -> Any:
-        """Return the array as a watched array of the backend."""
+        """Return an array of the backend with the same numbers, and watch it for changes."""
         B = backend or self.backend
         x = B.asarray(array)
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
     def _laid_out(self, x: Host) -> Any:
-        """Return the same numbers in NumPy memory of another layout."""
+        """Return a NumPy array with the same numbers in another memory layout."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
             memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))
@@ -115,7 +116,7 @@ class Draw:
         return islices.IndexedSlices(values, indices, (None if self.rarely(5) else self.rows, *self.row_shape))
 
     def native(self) -> Any:
-        """Return the framework's sparse object over slices, if it has one."""
+        """Return a sparse gradient of the framework's type, or slices if the framework has no such type."""
         s = self.slices()
         try:
             return islices.to_native(s)
@@ -135,7 +136,7 @@ class Draw:
         )  # fmt: skip
 
     def table(self) -> Any:
-        """Return an array, a `Table` over one, or the framework's variable."""
+        """Return a table of weights: an array, a `Table` of one, or a variable of the framework."""
         x = self.dense(label="table")
         kind = self.one("array", "array", "Table", "variable")
         if kind == "Table":
@@ -145,13 +146,13 @@ class Draw:
 
     # ------------------------------------------------------------------ bad ones
     def junk(self) -> Any:
-        """Return an object that is wrong nearly everywhere."""
+        """Return an object that nearly every parameter must reject."""
         return self.made(
             lambda: self.one(*JUNK), lambda: self.one(*NUMBERS), lambda: self.one(*REFUSING), lambda: self.made(*MAKERS)
         )
 
     def spoil(self, good: Any) -> Any:
-        """Replace a good argument by a bad one."""
+        """Return a bad argument in the place of a good one."""
         if self.rarely(40):
             return self.junk()
         if isinstance(good, islices.Table):
@@ -185,7 +186,7 @@ class Draw:
         if kind == "dtype":
             choices = ("int32", "int64", *B.float_dtypes, "bool", "uint8", "int8", "complex64", "int16", "uint64")
             return self._of_dtype(shape, self.one(*choices), B)
-        if kind == "number" and dtype in ("int32", "int64"):  # no row has it
+        if kind == "number" and dtype in ("int32", "int64"):  # indices that are no row
             x = np.abs(self.numbers(shape, "int64"))
             x.reshape(-1)[:1] = self.one(*BAD_INDICES, self.rows, self.rows + 1)
             return self.own(x.astype(dtype), "bad indices")
@@ -194,7 +195,7 @@ class Draw:
         return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
     def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
-        """Return the framework's array of a dtype, or NumPy's if the framework lacks the dtype."""
+        """Return an array of the given dtype in the framework, or in NumPy if the framework does not have the dtype."""
         x = self.numbers(shape, dtype)
         try:
             with backend.wide_types():
@@ -203,7 +204,7 @@ class Draw:
             return x
 
     def _bad_slices(self, s: Any) -> Any:
-        """Draw slices with one bad part, a part of the slices, or slices of another framework."""
+        """Return slices with one bad part, a single part of the slices, or slices of another framework."""
         values, indices, shape = s.values, s.indices, s.dense_shape
         kind = self.one("shape", "values", "indices", "part", "framework")
         if kind == "part":
@@ -224,7 +225,7 @@ class Draw:
             return self.junk()
 
     def _bad_container(self, good: Any) -> Any:
-        """Return the container with an item spoilt, lost or added."""
+        """Return a copy of the container with one item spoilt, removed or added."""
         bad: dict[Any, Any] = dict(good) if isinstance(good, dict) else dict(enumerate(good))
         key = self.one(*bad, "more")
         if key == "more":

@@ -1,4 +1,4 @@
-"""Python objects that no call expects: of wrong types, endless, or raising in every operation."""
+"""Define Python objects that no call expects: of wrong types, endless, or raising an error in every operation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import islices
 
 
 class HostileError(Exception):
-    """The error that the objects below raise, which no caller may see."""
+    """The error that hostile objects raise. No call may pass it on."""
 
 
 class Refuses:
-    """An object that raises when one of its special methods or attributes is used."""
+    """The base class of objects that raise an error when one of their special methods or attributes is used."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -32,7 +32,7 @@ def _raise(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refusing(*names: str) -> Any:
-    """Return an object that raises at each of the names: attributes, or special methods."""
+    """Return an object that raises an error when one of the named attributes or special methods is used."""
     special = {n: _raise for n in names if n.startswith("__") and n != "__array_interface__"}
     plain = {n: property(_raise) for n in names if n not in special}
     return type("Refuses", (Refuses,), {**special, **plain})(" and ".join(names))
@@ -57,7 +57,7 @@ def _infinite() -> Iterator[int]:
 
 
 class LooksLikeArray:
-    """An object that has a shape and a dtype, and nothing else."""
+    """An object that has a shape and a dtype but is not an array."""
 
     def __init__(self, shape: Any, dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -66,7 +66,8 @@ class LooksLikeArray:
         return f"<an object of shape {self.shape!r} and dtype {self.dtype!r}>"
 
 
-#: Objects that are wrong nearly everywhere; those that are used up or could be changed are made anew.
+#: JUNK has objects that nearly every parameter must reject. MAKERS make such objects that a call could change or use
+#: up.
 JUNK: tuple[Any, ...] = (
     None, ..., "x", "", b"bytes", int, len, "\ud800", "x" * 100_000, range(3), np.float32, slice(None),
     LooksLikeArray((3, 2), "float32"), LooksLikeArray("abc", None),
@@ -81,7 +82,7 @@ REFUSING = tuple(
     for names in ("__array__", "__len__", "__eq__ __hash__", "dtype shape device", "__index__ __float__", "__getattr__")
 )
 
-#: Numbers beyond what is accepted, or just within, and what looks like one.
+#: Numbers outside or just inside of accepted ranges, and objects that look like numbers.
 NUMBERS: tuple[Any, ...] = (
     0, -1, 1, 7, 2**31, 2**63, -(2**63) - 1, 10**5000, -0.0, 1.5, 1e300, math.nan, math.inf, -math.inf, True, 1j, "1",
     fractions.Fraction(1, 3), decimal.Decimal("sNaN"), np.float16(1.5), np.uint64(2**64 - 1), np.bool_(True),
@@ -89,13 +90,13 @@ NUMBERS: tuple[Any, ...] = (
     np.array([]), np.ones((2, 2)),
 )  # fmt: skip
 
-#: What stands for a shape, or the sizes of one.
+#: Bad shapes, and bad sizes in a shape.
 SHAPES: tuple[Any, ...] = (
     (), (0,), (6,), (6, 3, 1), (None, 3), (6, None), (-1, 3), (2**31, 3), (2**63, 3), (10**400, 3), (6.0, 3), "63", 6,
     [6, 3], {6: 3}, (True, 3), np.array([6, 3]), (math.nan, 3), (1,) * 40, (0, 2**62), ((6, 3),),
 )  # fmt: skip
 
-#: Names of options: of other functions, of nothing, and what is no name.
+#: Bad names of options: names from other functions, unknown names, and objects that are no names.
 NAMES: tuple[Any, ...] = (
     "islices", "torch", "zero", "sum", "all", "host", "nonsense", "", "../numpy", "a" * 9999, b"islices", 0, None,
     ["islices"], np.str_("islices"), *REFUSING[:2],
@@ -103,7 +104,7 @@ NAMES: tuple[Any, ...] = (
 
 
 def shown(x: Any, depth: int = 0) -> str:
-    """Return any argument as text. Show framework objects, which may be broken, only by their type."""
+    """Return any argument as a text. Objects of frameworks may be broken, so only their type is shown."""
     try:
         if isinstance(x, islices.IndexedSlices):
             flags = f"coalesced={x.coalesced}, padded={x.padded}"

@@ -1,8 +1,9 @@
-"""The laws, which the public functions obey for any arguments, each with its clause of SPEC.md.
+"""Define the laws that the public functions obey for any arguments, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments that makes public calls and returns two results. `compare` compares them, to
-the bit unless the decorator has another rule. A third result bounds their distance. A counterexample prints the
-source, so a law uses only its arguments, `islices` and Python's builtins.
+A law is a function of drawn arguments. It makes public calls and returns two results, which must have the same bits
+unless the decorator names another function of `compare`. With "within", the law returns a third result, which bounds
+the distance of the others. A counterexample prints the source of the law. So a law uses only its arguments, `islices`
+and Python's builtins.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from islices.conformance.properties.strategies import (
 
 
 class Law(NamedTuple):
-    """A law, its clause, and the strategy of its arguments."""
+    """A law, its clause, and the Hypothesis strategy of its arguments."""
 
     name: str
     clause: str
     call: Callable[..., Any]
     arguments: st.SearchStrategy[Arguments]
-    #: the function of `compare` that holds of the two results; "within" where there is a third
+    #: the name of the function in `compare` for the results; "within" if there are three
     compare: str
     traced: bool
-    #: it makes the framework's own sparse object, which some types cannot be held in
+    #: True if the law makes a sparse object of the framework, which may not support all dtypes
     native_form: bool
 
 
@@ -52,7 +53,8 @@ def law(
     traced: bool = True,
     native_form: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a law; ``traced``: it also holds inside jit, where no value is known."""
+    """Return a decorator that registers a law. If ``traced``, the law also holds in traced code, where no value is
+    known."""
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         LAWS[fn.__name__] = Law(fn.__name__, clause, fn, given(make), compare, traced, native_form)
@@ -84,8 +86,9 @@ def order_between_rows_is_not_seen(x, y):
     return islices.to_dense(y), islices.to_dense(x)
 
 
-# Both orders are left folds of n terms; each is off by at most (n - 1) * eps / 2 * sum|v| to first order (Higham,
-# Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), so that they are n * eps * sum|v| apart.
+# Both orders are left folds of n terms. The error of each is at most (n - 1) * eps / 2 * sum|v| to first order (Higham,
+# Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2). So the results differ by at most n * eps *
+# sum|v|.
 @law("20", strategies.rounding, compare="within")
 def order_is_rounding_at_most(x, y, sizes, factor):
     return islices.to_dense(y), islices.to_dense(x), islices.scale(islices.to_dense(sizes), factor)

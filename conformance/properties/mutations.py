@@ -1,7 +1,7 @@
-"""Damaged or forged files, made by random changes to the bytes of good files.
+"""Make damaged or forged files by random changes to the bytes of good files.
 
-A *damaged* file must not load, or must load to the same bits. A *forged* file has a manifest with a new digest, as an
-attacker can make it. It may load if its manifest is valid. Hypothesis draws the changes.
+Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a manifest with a correct new
+digest, as an attacker can make it. It may load if its manifest is valid. Hypothesis draws the changes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class FileMutant(NamedTuple):
     kind: str
     data: bytes
     forged: bool = False
-    #: made by hand, or of a file that is not ours: may load only where that is asked for
+    #: True if the file is handmade or from another program; it may then load only with foreign=True
     foreign: bool = False
 
 
 def mutant(random: random.Random, data: bytes) -> FileMutant:
-    """Return a changed copy of a good file."""
+    """Return a randomly changed copy of a good file."""
     kinds = [_flip_bits, _cut, _insert, _edit_header, _edit_header]
     change = random.choice([*kinds, _forge] if b"islices.json" in data else kinds)
     return FileMutant(change.__name__.strip("_"), change(random, data), change is _forge)
@@ -53,7 +53,7 @@ def _insert(random: random.Random, data: bytes) -> bytes:
 
 # ---------------------------------------------------------------------- .safetensors, with valid syntax
 def pack(header: Any, data: bytes) -> bytes:
-    """Return a .safetensors file with a header, which may be invalid."""
+    """Return the bytes of a .safetensors file with a header that may be invalid."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -78,12 +78,13 @@ def _forge(random: random.Random, data: bytes) -> bytes:
 
 
 def signed(text: str) -> dict[str, str]:
-    """Return a manifest with its correct digest."""
+    """Return the metadata of a file: the manifest and its correct digest."""
     return {"islices.json": text, "islices.sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _change_one(random: random.Random, tree: Any) -> None:
-    """Replace a part of a JSON tree by another part or an odd value, rename its key, or remove it."""
+    """Change a random part of a JSON tree: replace it by another part or an unusual value, rename its key, or remove
+    it."""
     places: list[tuple[Any, Any]] = []
     _collect(tree, places)
     (holder, key), (other, other_key) = random.choice(places), random.choice(places)

@@ -1,4 +1,4 @@
-"""Search for counterexamples to a law on a backend in a mode.
+"""Search for counterexamples to a law on one backend in one mode.
 
 Hypothesis draws the arguments, and shrinks a counterexample to the smallest that it finds.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Counterexample(NamedTuple):
-    """The shrunk arguments that break a law. As text they are code to paste into Python."""
+    """The shrunk arguments that break a law. str() gives code that can be pasted into Python."""
 
     law: Law
     backend: str
@@ -51,28 +51,28 @@ assert not problem, problem
 """
 
 
-class Broken(Exception):  # noqa: N818 (it ends a search, nobody else sees it)
-    """The error that shows Hypothesis that an example breaks the law."""
+class Broken(Exception):  # noqa: N818 (it only ends a search)
+    """The error by which Hypothesis learns that an example breaks the law."""
 
 
 Column = tuple[Backend, str]
 
 
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
-    """Return the modes of the backends in which a law can be tried."""
+    """Return (backend, mode) for each backend and each of the given modes that it has."""
     backends = [islices.get_backend(name) for name in names]
     return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 
 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
-    """Return the smallest found arguments that break a law, or None."""
+    """Return the smallest arguments found that break a law, or None."""
     found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
     return Counterexample(law, backend.name, mode, *found) if found else None
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
-    """Describe how these arguments break the law, or return ""."""
+    """Return a description of how the arguments break the law, or "" if the law holds."""
     try:
         with backend.wide_types():
             results = call(law, backend, mode, arguments)
@@ -84,7 +84,7 @@ def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
 
 
 def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
-    """Return the law's results for plain arguments."""
+    """Return the results of the law for arguments given as plain data."""
     x: Any = arguments.get("x")
     if law.native_form and x.values.dtype not in backend.native_float_dtypes:
         raise UnsupportedError(f"the {backend.native_name} has no {x.values.dtype}")
@@ -96,14 +96,14 @@ def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
 
 
 def build(backend: Backend, x: Any) -> Any:
-    """Return plain data as a backend's arguments."""
+    """Return plain data as arguments for a backend."""
     if isinstance(x, Optimizer):
         return functools.partial(getattr(islices.optim, x.name), **x.hyper)
     return to_backend(backend, x)
 
 
 def traced(backend: Backend, fn: Callable[..., Any], **arguments: Any) -> Any:
-    """Call fn, compiled by the framework, with traced arrays among its arguments."""
+    """Compile fn with the framework and call it; the arrays among the arguments are traced."""
     leaves: list[Any] = []
     shells: list[Any] = []
     form = {name: take_apart(x, leaves) if _holds_arrays(x) else x for name, x in arguments.items()}
@@ -124,7 +124,7 @@ def _holds_arrays(x: Any) -> bool:
 
 
 def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
-    """Return the problem of a counterexample, or "" if there is none here."""
+    """Run a printed counterexample again. Return the problem, or "" if the law holds here."""
     return holds(LAWS[law], islices.get_backend(backend), mode, arguments)
 
 
@@ -132,7 +132,7 @@ def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
 def search(
     arguments: st.SearchStrategy[T], examples: int, seed: int, problem_of: Callable[[T], str]
 ) -> tuple[T, str] | None:
-    """Return the smallest example that Hypothesis finds with a problem, and the problem."""
+    """Return (the smallest example with a problem that Hypothesis finds, its problem), or None."""
     last: list[tuple[T, str]] = []
 
     @hypothesis.seed(seed)
@@ -152,7 +152,7 @@ def search(
         search()
     except Broken:
         return last[0]
-    except hypothesis.errors.Flaky:  # it broke once, and not again: still worth reporting
+    except hypothesis.errors.Flaky:  # the problem occurred once but not again; it is reported all the same
         if last:
             return last[0]
         raise

@@ -1,9 +1,9 @@
-"""Strategies of Hypothesis for the laws, as plain data that cross the same properties as the suite's fixtures.
+"""Draw the arguments of laws with Hypothesis, as plain data with the same variety as the suite's cases.
 
-Indices are sorted or not, unique, repeated or cancelling. There are none, one or many, of int32 or int64, and rows
-have 0 to 3 dimensions. *Exact* values are small integers, whose sums no type rounds. *Wild* values are fractions,
-huge, tiny, infinite and NaN. All values and all their sums are multiples of a step far above the smallest normal
-number. So no intermediate result is subnormal, which TensorFlow and XLA would flush to zero.
+Indices are int32 or int64; sorted or not; unique, repeated or cancelling; none, one or many. Rows have 0 to 3
+dimensions. *Exact* values are small integers, whose sums are exact in every type. *Wild* values are fractions, huge,
+tiny or infinite numbers, and NaN. All values and all sums of values are multiples of a step far above the smallest
+normal number. So no intermediate result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from islices.conformance.data import EPS, Array, Shape, Slices
 from islices.conformance.oracle import round_to
 from islices.conformance.oracle_optim import OPTIMIZERS
 
-Draw = Any  # what @st.composite hands to a function
+Draw = Any  # the function `draw` that @st.composite passes
 Arguments = dict[str, Any]
 ROWS = 7
-#: Few, because compilers compile each shape.
+#: The row shapes: few, because compilers compile again for each shape.
 COUNTS = (1, 0, 2, 5, 20)
 ROW_SHAPES: tuple[Shape, ...] = ((), (3,), (2, 2), (2, 1, 2))
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -29,7 +29,7 @@ FACTORS = (2.0, 0.5, -1.0, 0.3, -1 / 3, 7.0)
 LIMITS = (1.0, 0.5, 1.7, 3.0, 11.0, 1e6)
 
 EXACT = [0.0, *(float(s * k) for k in range(1, 9) for s in (1, -1))]
-#: Numbers with a full mantissa, and not so large or small that a product of two leaves the normal range.
+#: Numbers with a full mantissa. The product of two of them is within the normal range.
 FRACTIONS = [1 / 3, -0.7, 1.1, -2.3, 5.7, 0.9]
 FRACTIONS16 = [0.75, -1.375, 3.140625, -0.953125, 5.6875, 1.203125]
 NONFINITE = [math.inf, -math.inf, math.nan]
@@ -42,7 +42,7 @@ EXTREME: dict[str, list[float]] = {
 
 
 class Kind(NamedTuple):
-    """The properties that slices must have in common to be combined, and the number of slices."""
+    """The properties that slices must share to be combined (dtype, index type, row shape), and the number of slices."""
 
     dtype: str
     index_type: str
@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """An optimizer of `islices.optim`, by name."""
+    """The name and the hyperparameters of an optimizer of `islices.optim`."""
 
     name: str
     hyper: dict[str, Any]
@@ -73,23 +73,23 @@ def kinds(*dtypes: str) -> st.SearchStrategy[Kind]:
 
 # ---------------------------------------------------------------------- numbers
 def exact(dtype: str) -> list[float]:
-    """Draw integers so small that no sum of them is rounded."""
+    """Return integers so small that every sum of them is exact."""
     return EXACT
 
 
 def moderate(dtype: str) -> list[float]:
-    """Draw finite numbers whose sums, squares and products stay normal."""
+    """Return finite numbers whose sums, squares and products are in the normal range."""
     fractions = FRACTIONS16 if dtype == "float16" else FRACTIONS
     return EXACT[:5] + [round_to(x, dtype) for x in fractions]
 
 
 def wild(dtype: str) -> list[float]:
-    """Draw numbers of all sizes, infinities and NaN."""
+    """Return numbers of all sizes, infinities and NaN."""
     return [*moderate(dtype), *(round_to(x, dtype) for x in EXTREME[dtype]), *NONFINITE]
 
 
 def unmeasured(dtype: str) -> list[float]:
-    """Draw numbers whose norm is NaN, infinite, or neither huge nor tiny."""
+    """Return numbers for which a norm is NaN, infinite, or neither huge nor tiny."""
     return [*moderate(dtype), *NONFINITE]
 
 
@@ -98,14 +98,14 @@ def number_list(draw: Draw, pool: list[float], size: int) -> list[float]:
 
 
 def array(draw: Draw, kind: Kind, numbers: Any, shape: Shape | None = None) -> Array:
-    """Draw a dense array, by default of the table's shape."""
+    """Draw a dense array; by default, it has the shape of the table."""
     shape = kind.shape if shape is None else shape
     return Array(kind.dtype, shape, number_list(draw, numbers(kind.dtype), math.prod(shape)))
 
 
 # ---------------------------------------------------------------------- slices
 def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> Slices:
-    """Draw slices of a table of `ROWS` rows."""
+    """Draw slices of a table with `ROWS` rows."""
     n = min(kind.n, ROWS) if coalesced else kind.n
     spread = draw(st.sampled_from((ROWS, 1, 3)))
     layout = draw(st.sampled_from(("any", "sorted", "unique", "cancelling")))
@@ -126,7 +126,7 @@ def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> 
 
 
 def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
-    """Draw the same slices in another order. With keep_order, the slices of one row stay in order."""
+    """Draw the same slices in another order. With `keep_order`, duplicates of a row stay in their order."""
     order = draw(st.permutations(range(len(s.indices.data))))
     if keep_order:
         places: dict[int, list[int]] = {}
@@ -138,7 +138,7 @@ def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
 
 
 def row_numbers(draw: Draw) -> Array:
-    """Draw row numbers in any order, some of them twice."""
+    """Draw row numbers in any order, possibly with duplicates."""
     ids = draw(st.lists(st.integers(0, ROWS - 1), max_size=4))
     return Array("int64", (len(ids),), ids)
 
@@ -148,7 +148,7 @@ def optimizers() -> st.SearchStrategy[Optimizer]:
 
 
 def given(make: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Return the strategy of a function of draw that returns a law's arguments by name."""
+    """Return the strategy for a function that draws the arguments of a law by name."""
     return st.composite(make)()
 
 
@@ -158,7 +158,7 @@ def one(numbers: Any) -> Callable[[Draw], Arguments]:
 
 
 def some(count: int, numbers: Any) -> Callable[[Draw], Arguments]:
-    """Draw slices x, y, ... of one kind."""
+    """Return a function that draws slices x, y, ... of the same kind."""
 
     def make(draw: Draw) -> Arguments:
         kind = draw(kinds())
@@ -168,7 +168,7 @@ def some(count: int, numbers: Any) -> Callable[[Draw], Arguments]:
 
 
 def with_option(make: Callable[[Draw], Arguments], **options: Any) -> Callable[[Draw], Arguments]:
-    """Return the same strategy with other numbers, or other listed values."""
+    """Return a function that draws the same arguments and one of the listed values of each option."""
     return lambda draw: {**make(draw), **{name: draw(st.sampled_from(pool)) for name, pool in options.items()}}
 
 
@@ -193,22 +193,24 @@ def in_another_order(numbers: Any, *, keep_order: bool = False) -> Callable[[Dra
 
 
 def rounding(draw: Draw) -> Arguments:
-    """Draw slices in another order, with their absolute values and the factor of clause 20's bound."""
+    """Draw slices x, the same slices y in another order, slices with the absolute values, and the factor of clause 20's
+    bound."""
     drawn = in_another_order(moderate)(draw)
     x = drawn["x"]
     dtype, n = x.values.dtype, len(x.indices.data)
     sizes = Slices(Array(dtype, x.values.shape, [abs(v) for v in x.values.data]), x.indices, x.dense_shape)
-    narrow = dtype in ("float16", "bfloat16")  # summed in float32 and rounded once more, in each of the orders
+    narrow = dtype in ("float16", "bfloat16")  # in both orders, sums are computed in float32 and rounded once more
     factor = n * EPS["float32" if narrow else dtype] + (2 * EPS[dtype] if narrow else 0)
     return {**drawn, "sizes": sizes, "factor": factor}
 
 
 def clipped(draw: Draw) -> Arguments:
-    """Draw coalesced slices, a maximal norm, 1 + 2 eps, and the ulps that a second clip may change.
+    """Draw coalesced slices, a limit, the factor 1 + 2 eps, and the number of ulps by which a second clip may change a
+    value.
 
-    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm, or (1 + u)^3 in float64, whose norms are rounded
-    too. The second clip's factor is then at least 1 - 2 u (1 - 4 u), which lowers a value by at most 2 (4) ulps. A
-    16-bit type only rounds the product, by 1 ulp.
+    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, it is at most (1 + u)^3 max_norm,
+    because the norm is rounded as well. The factor of the second clip is then at least 1 - 2 u (1 - 4 u), which lowers
+    a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
     """
     x = slices(draw, draw(kinds()), moderate, coalesced=True)
     ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)
@@ -220,7 +222,7 @@ def shards(draw: Draw) -> Arguments:
 
 
 def shards_of(draw: Draw, x: Slices) -> Arguments:
-    """Draw slices, and the same slices in consecutive parts."""
+    """Draw a division of the slices x into consecutive parts, and return both."""
     n = len(x.indices.data)
     cuts = sorted(draw(st.lists(st.integers(0, n), max_size=3)))
     bounds = zip([0, *cuts], [*cuts, n], strict=True)
@@ -228,7 +230,7 @@ def shards_of(draw: Draw, x: Slices) -> Arguments:
 
 
 def looked_up(draw: Draw) -> Arguments:
-    """Draw the gradient that arrives at ids, two ids per sample."""
+    """Draw ids, two per sample, and the gradient at the looked-up rows."""
     kind = draw(kinds())
     ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=2 * kind.n, max_size=2 * kind.n))
     shape = (kind.n, 2)
@@ -247,6 +249,6 @@ def some_rows_frozen(draw: Draw) -> Arguments:
 
 
 def table_and_shards(draw: Draw) -> Arguments:
-    """Draw a table and its shards, of types that no sum over two shards rounds."""
+    """Draw a table, and slices with a division into parts, in types whose sums need no wider type."""
     kind = draw(kinds("float32", "float64"))
     return {"table": array(draw, kind, wild), **shards_of(draw, slices(draw, kind, wild))}

@@ -1,10 +1,10 @@
-"""The line protocol between the suite and a program in any language, which uses JSON lines over standard input and
-output.
+"""The line protocol between the suite and a program in any language. Both send JSON lines over the program's standard
+input and output.
 
-    wire.py     values as JSON whose numbers are bits, and back
-    client.py   the program's process: handshake, calls, time limit, restarts, stray output
+    wire.py     converts values to JSON with numbers as bits, and back
+    client.py   runs the program: handshake, calls, time limit, restarts, stray output
 
-This package does not know the operations or the expected results. docs/protocol.md is for authors of adapters.
+This package does not depend on the operations or the expected results. docs/protocol.md is for authors of adapters.
 
 May import: this folder.
 """

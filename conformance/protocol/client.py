@@ -1,4 +1,4 @@
-"""The client of an adapter's process, with a handshake, calls with a time limit, restarts and stray output.
+"""Run the process of an adapter: handshake, calls with a time limit, restarts and stray output.
 
     suite    {"hello": "islices", "protocol": 1, "spec": "1.9"}
     adapter  {"hello": "my kernels", "version": "0.3", "protocol": 1}
@@ -6,8 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. Any other printed line is *stray*: it is kept and counted, because a library's greeting
-is not a failure. A process that ends, or is late, starts again at the next call.
+End of input ends the adapter. Any other line that the adapter prints is *stray*. Stray lines are stored and counted,
+because a library that prints a greeting is not a failure. If the process ends or exceeds the time limit, the next call
+starts it again.
 
 May import: this folder.
 """
@@ -28,23 +29,24 @@ from typing import IO, Any, NamedTuple
 
 from islices.conformance.protocol.wire import WireError, from_wire, to_wire
 
-#: The version of the protocol that this module speaks.
+#: The version of the protocol that this module implements.
 PROTOCOL = 1
-#: Bytes of a line above which an adapter is taken to be out of its mind.
+#: The largest accepted length of a line, in bytes; a longer line counts as an error of the adapter.
 LONGEST = 256 * 2**20
-#: Lines that wait to be looked at; the adapter waits where there are more.
+#: The largest number of unread lines. If there are more, the adapter has to wait.
 WAITING = 256
-#: Stray lines that are kept as they came; all are counted.
+#: The number of stray lines that are stored; all stray lines are counted.
 KEPT = 3
-#: The kept length of the end of an adapter's error output, in bytes.
+#: The number of bytes at the end of an adapter's error output that are stored.
 LAST_WORDS = 4096
-#: Seconds that it has to end by itself, once there is no more input.
+#: The seconds that an adapter has to end after its input is closed.
 FAREWELL = 2.0
 
 
 # ---------------------------------------------------------------------- answers
 class Hello(NamedTuple):
-    """The self-description of an adapter; ``ops`` lists its operations, None if it does not list them."""
+    """The description of an adapter in its handshake. ``ops`` lists its operations, or is None if the adapter does not
+    list them."""
 
     name: str
     version: str = ""
@@ -52,19 +54,19 @@ class Hello(NamedTuple):
 
 
 class Ok(NamedTuple):
-    """The result of a call."""
+    """The adapter's answer that contains the result of a call."""
 
     value: Any
 
 
 class Unsupported(NamedTuple):
-    """The adapter's answer that it lacks an operation, dtype or option."""
+    """The adapter's answer that it does not have an operation, a dtype or an option."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """The adapter's answer that a call is an error, with the name of Python's exception and the message."""
+    """The adapter's answer that a call is invalid: the name of a Python exception, and a message."""
 
     error: str
     message: str
@@ -74,7 +76,7 @@ Answer = Ok | Unsupported | Refused
 
 
 class AdapterError(Exception):
-    """The error for a broken adapter, which says nothing about its arithmetic."""
+    """The error for a broken adapter. It is no evidence about the adapter's arithmetic."""
 
 
 class StartError(AdapterError):
@@ -82,12 +84,12 @@ class StartError(AdapterError):
 
 
 class CallError(AdapterError):
-    """The error for an adapter that ended in a call, was late, or gave an invalid answer."""
+    """The error for an adapter that ended during a call, exceeded the time limit, or gave an invalid answer."""
 
 
 # ---------------------------------------------------------------------- the process
 class _Process:
-    """A process whose pipes are served by threads, so that it cannot block its caller."""
+    """A process with threads that read and write its pipes, so that the process cannot block its caller."""
 
     def __init__(self, command: Sequence[str]) -> None:
         own_group: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
@@ -118,7 +120,8 @@ class _Process:
                 return
 
     def _write(self, file: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError), file:  # it no longer reads: seen by what it does not answer
+        # the process no longer reads; the missing answer shows this
+        with contextlib.suppress(OSError, ValueError), file:
             for data in iter(self.outbox.get, None):
                 file.write(data)
                 file.flush()
@@ -130,12 +133,12 @@ class _Process:
                 del self.last_words[:-LAST_WORDS]
 
     def statement(self) -> str:
-        """Return the end of the process's error output, once the process has ended."""
+        """Return the end of the process's error output. Call this after the process has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
 
     def end(self, patience: float = 0.0) -> int:
-        """Return the exit status. If the process has not ended after the given seconds, kill it with its children."""
+        """Return the exit status. If the process has not ended after `patience` seconds, kill it with its children."""
         self.outbox.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience)
@@ -158,9 +161,9 @@ class Client:
     command : sequence of str
         The program and its arguments; no shell reads them.
     spec : str
-        The version of the specification by which its answers will be judged, for the handshake.
+        The version of the specification for the handshake; the answers are compared with this version.
     limit : float
-        Seconds that a call, or the handshake, may take.
+        The seconds that a call or the handshake may take.
 
     Attributes
     ----------
@@ -174,7 +177,7 @@ class Client:
     Raises
     ------
     StartError
-        The program does not exist, ends at once, or sends no hello.
+        The program does not exist, ends at once, or sends no valid handshake.
 
     Examples
     --------
@@ -206,14 +209,15 @@ class Client:
         self.close()
 
     def call(self, op: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
-        """Return the adapter's result of an operation on values of `islices.conformance.data`.
+        """Call an operation of the adapter with values of `islices.conformance.data`, and return the answer.
 
         Raises
         ------
         WireError
-            The protocol has no form for an argument; nothing was sent.
+            The protocol cannot represent an argument; nothing was sent.
         CallError
-            The adapter ended, was late, or gave an invalid answer. The next call starts it again.
+            The adapter ended, exceeded the time limit, or gave an invalid answer. The next call starts the adapter
+            again.
         StartError
             The adapter could not start again.
         """
@@ -228,12 +232,12 @@ class Client:
         return self._answer(answer)
 
     def close(self) -> None:
-        """End the process: no more input, then by force."""
+        """End the process: close its input, and kill it if it does not end."""
         if self._process is not None:
             self._process.end(FAREWELL)
             self._process = None
 
-    # -- the parts of it
+    # -- the parts of a call
     def _start(self) -> Hello:
         try:
             self._process = _Process(self.command)
@@ -258,7 +262,7 @@ class Client:
         self._process.outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _receive(self, key: str, value: int | None, kind: type[AdapterError]) -> dict[str, Any]:
-        """Return the next line that is an object with this key (and value). Earlier lines are stray."""
+        """Return the next line that is a JSON object with the given key and value. Earlier lines count as stray."""
         assert self._process is not None
         waited = "in this call" if value is not None else "to the handshake"
         deadline, before = time.monotonic() + self.limit, self.strays
@@ -302,13 +306,13 @@ class Client:
             self.stray.append(line[:200].decode("utf-8", "replace").strip())
 
     def _remarks(self, before: int) -> str:
-        """Return other lines that the adapter printed meanwhile."""
+        """Describe the stray lines that the adapter printed since there were `before`; return "" if there are none."""
         count = self.strays - before
         first = f", the first {self.stray[before]!r}" if before < len(self.stray) else ""
         return f"; it printed {count} other line{'s' * (count > 1)}{first}" if count else ""
 
     def _drop(self) -> tuple[int, str]:
-        """End a process that is no longer used, and return its exit status and last output."""
+        """End the present process, and return its exit status and the end of its error output."""
         assert self._process is not None
         process, self._process = self._process, None
         alive = process.popen.poll() is None
@@ -317,7 +321,7 @@ class Client:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Return a line's JSON object; an empty object if the line is not an object."""
+    """Return the JSON object of a line; an empty dict if the line is not a JSON object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -326,8 +330,8 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """Return the line of a process's last output that explains its end: the last line with an error, else the last
-    line."""
+    """Return the line of the last output that probably explains why a process ended: the last line that mentions an
+    error, else the last line."""
     lines = text.splitlines() or [""]
     reported = [
         line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)

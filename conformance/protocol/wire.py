@@ -1,7 +1,7 @@
 """Convert values to JSON and back, with numbers as bits, so that two programs need not agree on decimals.
 
-The tags are those of the vector files. Instead of decimals, the wire has bytes in the order of a little-endian machine,
-two hexadecimal digits each. An array's bytes are its elements in C order.
+The tags are the same as in the vector files. Instead of decimals, the protocol has little-endian bytes, with two
+hexadecimal digits each. The bytes of an array are its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
@@ -25,23 +25,24 @@ import numpy as np
 
 from islices.conformance.data import Array, Slices
 
-#: Name of a dtype -> how NumPy holds its bytes; bfloat16 as the upper half of a float32.
+#: dtype -> the NumPy type of its bytes. A bfloat16 is the upper half of a float32.
 DTYPES = {
     "float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "float64": "<f8", "bool": "|u1",
     **{f"{'u' * (kind == 'u')}int{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
     "complex64": "<c8", "complex128": "<c16",
 }  # fmt: skip
-#: Containers in containers.
+#: The largest depth of nested containers.
 DEEPEST = 64
 
 
 class WireError(ValueError):
-    """The error for a value without a form in the protocol, or for JSON that is not such a form."""
+    """The error for a value that the protocol cannot represent, or for JSON that represents no value."""
 
 
 # ---------------------------------------------------------------------- to JSON
 def to_wire(x: Any) -> Any:
-    """Return a value of `islices.conformance.data` for `json.dumps`; raise WireError if the protocol has no form."""
+    """Convert a value of `islices.conformance.data` to JSON for `json.dumps`. Raise WireError if the protocol cannot
+    represent it."""
     if x is None or isinstance(x, (bool, str)):
         return x
     if isinstance(x, Array):
@@ -77,7 +78,7 @@ def _bytes(x: Array) -> bytes:
 
 # ---------------------------------------------------------------------- from JSON
 def from_wire(x: Any, path: str = "ok", depth: int = 0) -> Any:
-    """Return the value of a JSON form; raise WireError with the place, the form and the accepted ones."""
+    """Convert JSON to the value that it represents. A WireError names the place, the JSON and the accepted forms."""
     if depth > DEEPEST:
         raise WireError(f"{path}: containers nested deeper than {DEEPEST}")
     if x is None or isinstance(x, (bool, str)):
@@ -131,7 +132,7 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes of a text of hexadecimal digits, and check their number."""
+    """Return the bytes of a hexadecimal text. Raise WireError if their number is not `size`."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

@@ -1,6 +1,7 @@
-"""Real processes, connected by a real engine, that each run a function, for the suite and the tests.
+"""Run a function on several ranks: real processes that a real engine connects. The suite and the tests use this
+package.
 
-`run_ranks` starts them and collects their results; each of them runs `worker`.
+`run_ranks` starts the processes and collects the results; each process runs `worker`.
 """
 
 from islices.conformance.ranks.launch import Finished, Ranks, run_ranks

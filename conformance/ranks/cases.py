@@ -1,6 +1,7 @@
-"""The cases that every engine runs, with a tree of gradients for each rank and the expected result of all_reduce.
+"""Define the cases of all_reduce that every engine runs. A case makes a tree of gradients for each rank.
 
-Trees are plain data made from (rank, size), so every rank knows the data of the others.
+The trees are plain data computed from (rank, size), so every rank can compute the data of all ranks and the expected
+result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROWS = 40
 
 
 class Collective(NamedTuple):
-    """One call that all ranks make.
+    """A case: one call of all_reduce that all ranks make.
 
     Attributes
     ----------
@@ -64,7 +65,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy, or if ``once`` for the first."""
+    """Add a case for each strategy, or with ``once`` only for the first strategy."""
     strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -74,7 +75,7 @@ def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
 def numbers(rng: random.Random, count: int, dtype: str, exact: bool = False) -> list[Any]:
     if dtype in INTEGERS:
         return [rng.randrange(-9, 10) for _ in range(count)]
-    if exact:  # eighths: a few dozens of them add up exactly even in bfloat16
+    if exact:  # eighths: sums of a few dozen of them are exact even in bfloat16
         return [rng.randrange(-4, 5) / 8 for _ in range(count)]
     return [narrow(WIDE[dtype](rng.gauss(0, 1)), dtype) for _ in range(count)]
 
@@ -95,7 +96,7 @@ def some(rng: random.Random, rows: int = ROWS) -> list[int]:
     return rng.sample(range(rows), min(rows, rng.randrange(5, 12)))
 
 
-#: layout -> the indices that a rank stores, from (random numbers of the rank, rank)
+#: layout -> a function of (random generator of the rank, rank) that returns the indices that the rank stores
 LAYOUTS: dict[str, Callable[[random.Random, int], list[int]]] = {
     "sorted": lambda rng, rank: sorted(some(rng)),
     "unsorted": lambda rng, rank: some(rng),
@@ -141,7 +142,7 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 
 
 def padded(rank: int, size: int) -> Slices:
-    """Return slices with padding slots, which come last on even ranks and anywhere on odd ranks."""
+    """Return slices with padding slots, which are last on even ranks and anywhere on odd ranks."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
     return replace(sparse(seeded("padded", rank), ids), padded=True)
 
@@ -167,18 +168,19 @@ case("rows/2**31, int32", lambda rank, size: sparse(seeded("edge", rank), [2**31
 
 # ---------------------------------------------------------------------- numbers that cancel, overflow, are none
 def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
-    """Return slices of one number each."""
+    """Return slices whose rows have one number."""
     return Slices(Array(dtype, (len(ids), 1), data), Array("int32", (len(ids),), ids), (ROWS, 1))
 
 
 def cancelling(rank: int, size: int) -> Slices:
-    """Return slices whose row 0 cancels on each rank, and row 1 over ranks. Both rows stay as zeros."""
+    """Return slices in which row 0 cancels on each rank, and row 1 cancels over all ranks. The result must contain both
+    rows as zeros."""
     sign = -1.0 if rank % 2 else 1.0
     return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 
 
 def order_shows(rank: int, size: int) -> Slices:
-    """Return sums that another order of ranks would change: 1e8, 1, -1e8, 1 ... in float32."""
+    """Return slices whose sum depends on the order of the ranks: 1e8, 1, -1e8, 1 ... in float32."""
     v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
     return column([v, -v], [3, 1])
 
@@ -192,7 +194,7 @@ def special(dtype: str) -> Callable[[int, int], Slices]:
         first = [inf, -inf, nan, 0.0, -0.0, -0.0, largest, -0.0]
         later = [inf, inf, 1.0, -0.0, -0.0, 0.0, largest, 2.0]
         data = first if rank == 0 else later
-        # a row of -0 that only one rank has, and one that only rank 0 has
+        # only one rank has a row of -0, and only rank 0 has another row
         mine = [10 + rank, 30] if rank == 0 else [10 + rank]
         return column([*data, *[-0.0] * len(mine)], [*range(8), *mine], dtype)
 
@@ -243,7 +245,8 @@ case("none/nothing", lambda rank, size: [], once=True)
 
 
 def network(rank: int, size: int) -> Any:
-    """Return more leaves than fit in agree's first message, with other orders of dicts on odd ranks and some None."""
+    """Return a tree with more leaves than fit in the first message that ranks exchange. Some leaves are None, and dicts
+    have another order on odd ranks."""
     rng = seeded("network", rank)
     layers: list[Any] = []
     for k in range(12):
@@ -275,14 +278,15 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", once=True)
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """Return a batch of one process with exact sums."""
+    """Return a whole batch, as one process would have it, with exact sums."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """Return a function that makes a rank's part of the batch. Lengths differ, and the last of four parts is empty."""
+    """Return a function of (rank, size) that makes the rank's part of the batch. The lengths differ, and the last of
+    four parts is empty."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

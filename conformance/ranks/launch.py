@@ -1,4 +1,4 @@
-"""Start the ranks of an engine as processes of this machine, and collect their results."""
+"""Start the ranks of an engine as processes on this machine, and collect their results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 from islices.core.registry import is_installed
 from islices.distributed.engines import BUILTIN, list_engines, load_engine
 
-#: The variables of a rank's environment.
+#: The names of a rank's environment variables.
 RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
 TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """The end of a rank, with the result of its function or its error as (classes, text, traceback). Neither is set
-    if the process ended before it could report."""
+    """A rank that has ended: the result of its function, or its error as (classes, text, traceback). Neither is set if
+    the process ended before it could write one."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and their printed text, one per rank, or a single one for MPI."""
+    """All ranks of a run, in order, and their printed texts. There is one text per rank, or a single text for MPI."""
 
     ranks: list[Finished]
     output: list[str]
@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the results of the ranks, or raise AssertionError with the first traceback."""
+        """Return the results of all ranks, or raise AssertionError with the traceback of the first failed rank."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
@@ -53,7 +53,7 @@ class Ranks(NamedTuple):
 
 
 def absent(engine: str) -> str:
-    """Return the reason why an engine cannot run here, or ""."""
+    """Return the reason why an engine cannot run here, or "" if it can."""
     module = list_engines()[engine]
     if not is_installed(module):
         return f"{module} is not installed" + (': pip install "islices[mpi]" mpich' if engine == "mpi" else "")
@@ -82,15 +82,16 @@ def run_ranks(
     Parameters
     ----------
     engine : str
-        One of `islices.distributed.engines.list_engines`.
+        An engine that `islices.distributed.engines.list_engines` returns.
     size : int
         The number of ranks.
     target : str
-        "module:function" or "/path/file.py:function", called as ``function(group, **keywords)``, group a `Group`.
+        "module:function" or "/path/file.py:function". Each rank calls ``function(group, **keywords)``, where group is a
+        `Group`.
     keywords : mapping, optional
-        Picklable.
+        The keyword arguments of the function; they must be picklable.
     timeout : float
-        The seconds that a rank waits for another, passed to the engine.
+        The seconds that a rank waits for other ranks, passed to the engine.
     deadline : float
         The seconds after which running processes are killed.
     environment : mapping, optional
@@ -117,7 +118,7 @@ def run_ranks(
         command = [sys.executable, "-m", "islices.conformance.ranks.worker", engine, target, str(folder)]
         commands = _commands(engine, size, command, shared)
         codes, output = _follow(commands, folder, started + deadline)
-        if len(commands) == 1 and size > 1:  # MPI's launcher speaks for all
+        if len(commands) == 1 and size > 1:  # the exit code of MPI's launcher counts for all ranks
             codes = codes * size
         ranks = [_finished(folder / f"{rank}.pickle", codes[rank]) for rank in range(size)]
         return Ranks(ranks, output, time.monotonic() - started)
@@ -132,7 +133,7 @@ def _commands(
         launcher = _mpiexec()
         if launcher is None:
             raise RuntimeError("there is no mpiexec: pip install mpich")
-        # -m mpi4py ends all ranks where one leaves with an exception
+        # -m mpi4py ends all ranks if one ends with an exception
         python = [command[0], "-m", "mpi4py", *command[1:]]
         return [([launcher, "-n", str(size), *python], shared)]
     if engine == "jax":
@@ -145,7 +146,8 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """Return (exit codes, printed texts). Kill processes that still run after ``until``; their exit code is None."""
+    """Run the commands and return (exit codes, printed texts). Kill processes that still run at the time ``until``;
+    their exit code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
         processes = [
@@ -163,7 +165,8 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start the process in a new process group, which is killed at the end with a launcher's children."""
+    """Return a context manager that starts the process in a new process group. At the end, kill the group, which
+    includes the children of a launcher."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -183,13 +186,13 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """Return the launcher next to this Python (the mpich wheel), else the one on the path."""
+    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports without a listener."""
+    """Return the numbers of free ports on the loopback interface."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

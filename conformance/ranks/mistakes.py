@@ -1,5 +1,5 @@
-"""Calls that must fail on every rank, with an error that names the difference or the failed rank. The group stays
-usable."""
+"""Define calls that must fail on every rank, with an error that names the difference or the failed rank. Afterwards,
+the group must be usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.conformance.execute import to_backend
 from islices.distributed import Group, ShardedTable, all_reduce, get_group, save_sharded
 from islices.distributed.agree import agree
 
-#: rank, size -> (name of the error's class, words of its message)
+#: (rank, size) -> (name of the expected error's class, words of its message)
 Expected = Callable[[int, int], tuple[str, tuple[str, ...]]]
 
 
@@ -30,7 +30,7 @@ class Mistake(NamedTuple):
     call : callable (backend, rank, size) -> callable of the group
     expected : callable (rank, size) -> (name of the error's class, words of its message)
     default : bool
-        True if the call gets None for the group.
+        True if the call gets None as its group.
     """
 
     id: str
@@ -55,7 +55,7 @@ def dense(B: Backend, *shape: int) -> Any:
 
 
 def given(B: Backend, x: Any = None, **options: Any) -> Callable[..., Any]:
-    """Return a reduction of slices, or of x, with these options."""
+    """Return a call of all_reduce on x, or on slices, with the given options."""
     return partial(all_reduce, slices(B) if x is None else x, **options)
 
 
@@ -65,7 +65,7 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """Check that all ranks raise the same ValueError if the last rank passes something else."""
+    """Add a case in which the last rank passes something else. All ranks must raise the same ValueError."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
@@ -77,13 +77,14 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def first_raises(kind: str, *words: str) -> Expected:
-    """Expect an error on rank 0, and on the others a RankError with its number and its message."""
+    """Return the expected errors: `kind` on rank 0, and on all other ranks a RankError with the number 0 and the
+    message of rank 0."""
     of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
     return lambda rank, size: of_others if rank else (kind, words)
 
 
 def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str) -> None:
-    """Check that an input of rank 0 that is not a gradient raises on all ranks."""
+    """Add a case in which rank 0 passes an object that is not a gradient. All ranks must raise an error."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B) if rank == 0 else slices(B))
@@ -139,7 +140,7 @@ MISTAKES += [
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Check that rank 0's argument raises without a group."""
+    """Add a case in which rank 0 passes a bad argument and no array from which the engine could be found."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)
@@ -153,7 +154,7 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """Return a rank's two rows, or on the rank of the mistake a wrong object."""
+    """Return two rows of weights, or the wrong object if this rank makes the mistake."""
     return wrong if here else dense(B, 2, 1)
 
 
@@ -174,7 +175,7 @@ refused("create", lambda B, here, group: ShardedTable.create(
 
 def saved(B: Backend, here: bool, group: Group | None) -> None:
     table = ShardedTable.from_full(dense(B, 5, 1), group)
-    with tempfile.TemporaryDirectory() as folder:  # in which nothing is written
+    with tempfile.TemporaryDirectory() as folder:  # nothing is written into the folder
         save_sharded(folder, None if here else table)  # type: ignore[arg-type]
 
 

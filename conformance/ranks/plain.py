@@ -1,6 +1,6 @@
-"""The expected result of all_reduce by clause 25, in NumPy scalars, one addition after the other.
+"""Compute the expected result of all_reduce (clause 25) with NumPy scalars, one addition after the other.
 
-It works on the plain data of `islices.conformance.data` and does not call the library.
+The module works on the plain data of `islices.conformance.data` and does not call islices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scalar = Any
 
 
 def bfloat16(x: Scalar) -> Scalar:
-    """Return a float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
+    """Return a float32 scalar that is x rounded to bfloat16 (to nearest, ties to even)."""
     if not math.isfinite(x):
         return np.float32(x)
     (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
@@ -31,22 +31,23 @@ def bfloat16(x: Scalar) -> Scalar:
     return np.float32(out)
 
 
-#: dtype -> the type in which sums and products are formed.
+#: dtype -> the type in which sums and products are computed.
 WIDE: dict[str, Callable[[Any], Scalar]] = {
     "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
     "int32": np.int32, "int64": np.int64,
 }  # fmt: skip
-#: {dtype: the function that rounds one scalar to it}
+#: dtype -> a function that rounds a scalar to it
 NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bfloat16": bfloat16}
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """Return a result as the vectors store it: a Python number, rounded to its dtype."""
+    """Return a result as the vectors store it: a Python number, rounded to the dtype."""
     return NARROW[dtype](x).item()
 
 
 def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
-    """Return the result for the ranks' trees, which have the same structure. None stands for zeros."""
+    """Return the result of all_reduce for the trees of all ranks, which have the same structure. None stands for
+    zeros."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: all_reduce([tree[key] for tree in trees], op) for key in first}
@@ -57,7 +58,7 @@ def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
 
 
 def reduce_leaf(leaves: Sequence[Any], op: str = "sum") -> Any:
-    """Return the result for one leaf of each rank."""
+    """Return the result of all_reduce for one leaf of each rank."""
     there = [leaf for leaf in leaves if leaf is not None]
     if not there:
         return None
@@ -67,7 +68,7 @@ def reduce_leaf(leaves: Sequence[Any], op: str = "sum") -> Any:
             values = _divided(total.values, op, len(leaves))
             return Slices(values, total.indices, total.dense_shape, coalesced=True)
         dtype, shape = there[0].dtype, there[0].shape
-        # a rank that has none adds zeros, which make +0 of -0
+        # a rank with None adds zeros, and -0 + 0 is +0
         given = [[0.0] * len(there[0].data) if leaf is None else leaf.data for leaf in leaves]
         wide = WIDE[dtype]
         data = [narrow(left_fold([wide(v) for v in terms], wide(0)), dtype) for terms in zip(*given, strict=True)]
@@ -83,7 +84,8 @@ def _divided(x: Array, op: str, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- sums
 def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """Return the sum of the terms, left to right, without adding the first to zero, which might round."""
+    """Return the sum of the terms from left to right. The first term is not added to zero, because that might round
+    it."""
     if not terms:
         return zero
     total = terms[0]
@@ -93,7 +95,7 @@ def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
 
 
 def coalesce(x: Slices) -> Slices:
-    """Return the rows' sums, formed by one scalar addition at a time, and rounded once to the dtype."""
+    """Return the sum of each row, computed by one scalar addition at a time, and rounded once to the dtype."""
     dtype = x.values.dtype
     sums: dict[int, list[Any]] = {}
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):
@@ -115,9 +117,10 @@ def concat(xs: list[Slices]) -> Slices:
 
 # ---------------------------------------------------------------------- comparing
 def digestible(x: Any) -> str:
-    """Return plain data as a text. Equal texts mean equal bits, including signs of zeros but not NaN payloads.
+    """Return plain data as a text. Two texts are equal if the bits are equal; signs of zeros count, NaN payloads do
+    not.
 
-    A framework without 0-d arrays uses shape (1,).
+    Shapes () and (1,) give the same text, because some frameworks have no 0-d arrays.
     """
     return json.dumps(encode(map_leaves(_unflagged, x)), sort_keys=True)
 

@@ -1,4 +1,4 @@
-"""Run the common cases on one rank, and combine the outcomes of all ranks into one verdict."""
+"""Run the cases of `cases` and `mistakes` on one rank, and combine the outcomes of all ranks into one verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """The outcome of a case on one rank (pass, unsupported, problem or harness error), its reason, and a digest."""
+    """The outcome of a case on one rank: pass, unsupported, problem or harness error, with the reason, and a digest of
+    the result."""
 
     kind: str
     text: str = ""
@@ -37,7 +38,7 @@ def chosen(full: bool = False) -> list[Collective | Mistake]:
 
 
 def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
-    """Run these cases on this rank and return {id: outcome}. All ranks call this in the same way."""
+    """Run the cases with the given ids on this rank, and return {id: outcome}. All ranks must make the same call."""
     B = islices.get_backend(backend)
     wanted = set(ids)
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
@@ -62,9 +63,9 @@ def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
 
 
 def _case(group: Group, B: Backend, c: Collective) -> str:
-    """Check that the result is the expected one, and return its digest."""
+    """Check that the result of a case on this rank is as expected, and return a digest of the result."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
-    for tree in trees:  # all ranks find that a framework lacks something, or none
+    for tree in trees:  # a missing feature of the framework raises on all ranks
         gradients(B, tree, c.native)
     x = gradients(B, trees[group.rank], c.native)
     before = plain.digestible(result(x))
@@ -83,7 +84,8 @@ def _case(group: Group, B: Backend, c: Collective) -> str:
 
 
 def _mistake(group: Group, B: Backend, c: Mistake) -> str:
-    """Return "" if this rank got the expected error and the group stays usable."""
+    """Check that this rank raises the expected error and that the group is usable afterwards. Return "" as the
+    digest."""
     call = c.call(B, group.rank, group.size)
     kind, words = c.expected(group.rank, group.size)
     try:
@@ -104,8 +106,9 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Return a ``with`` block in which ``group=None`` means this group for a framework's arrays."""
-    strategy = getattr(group, "strategy", None)  # TensorFlow's is in scope, the other engines' always are
+    """Return a context manager in which ``group=None`` means this group for arrays of the framework."""
+    # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
+    strategy = getattr(group, "strategy", None)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         engine = load_engine(engine_of(B.name))
         if engine.running() is not group:
@@ -114,7 +117,7 @@ def by_default(group: Group, B: Backend) -> Iterator[None]:
 
 
 def gradients(B: Backend, tree: Any, native: bool) -> Any:
-    """Return plain data as a framework's gradients."""
+    """Return plain data as gradients of the framework."""
 
     def made(leaf: Any) -> Any:
         if not native or not isinstance(leaf, Slices):
@@ -127,18 +130,18 @@ def gradients(B: Backend, tree: Any, native: bool) -> Any:
 
 
 def result(x: Any) -> Any:
-    """Return a framework's gradients as plain data, with native objects as their slices."""
+    """Return gradients of the framework as plain data; native sparse objects become slices."""
 
     def plainly(leaf: Any) -> Any:
         if leaf is None or isinstance(leaf, islices.IndexedSlices) or not islices.get_backend(leaf).is_native(leaf):
             return read(leaf)
-        return replace(read(islices.from_native(leaf)), coalesced=True)  # the order itself is compared
+        return replace(read(islices.from_native(leaf)), coalesced=True)  # the order of the keys is compared as well
 
     return map_leaves(plainly, x)
 
 
 def _types(got: Any, given: Any) -> str:
-    """Check that leaves and containers have the types of the arguments."""
+    """Check that the leaves and containers of a result have the types of the arguments."""
     if isinstance(given, dict):
         if list(got) != list(given):
             return f"the order of a dict: got {list(got)}, gave {list(given)}"
@@ -152,7 +155,8 @@ def _types(got: Any, given: Any) -> str:
 
 
 def raise_verdict(statement: Sequence[Said]) -> None:
-    """Raise an error that `verdicts.judge` understands, unless every rank passed with the same bits."""
+    """Combine the outcomes of all ranks: raise an error for `verdicts.judge` unless every rank passed with the same
+    bits."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
         for one in statement:
             if one.kind == kind:

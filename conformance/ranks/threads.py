@@ -1,4 +1,4 @@
-"""An engine whose ranks are threads of one process, for tests with many ranks or sizes."""
+"""Define an engine whose ranks are threads of one process, for tests with many ranks or many sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 
 class ThreadGroup(Group):
-    """One rank. All ranks of a group share a board, on which each puts its data for the others."""
+    """The group as one rank sees it. All ranks share a board, where each rank puts its data for the others."""
 
     engine = "threads"
 
@@ -26,7 +26,7 @@ class ThreadGroup(Group):
         self._board[self.rank] = parts
         self._barrier.wait()
         got = [their[self.rank].copy() for their in self._board]
-        self._barrier.wait()  # before anybody writes to the board again
+        self._barrier.wait()  # wait before any rank writes to the board again
         assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
         return got
 
@@ -39,7 +39,7 @@ class ThreadGroup(Group):
 
 
 def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """Run ``fn(group)`` on each rank, and return the results or exceptions."""
+    """Run ``fn(group)`` on each rank. Return a list with the result or the exception of each rank."""
     barrier = threading.Barrier(size, timeout=timeout)
     board: list[Sequence[Bytes]] = [()] * size
 

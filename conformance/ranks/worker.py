@@ -1,7 +1,8 @@
 """Run one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
 
-It joins its engine by the variables that `launch` put into the environment. It calls ``TARGET`` ("module:function" or
-"path/to/file.py:function") as ``function(group, **keywords)``, and writes the result, or the error, into FOLDER.
+The process joins its engine with the environment variables that `launch` set. Then it calls ``function(group,
+**keywords)``, where TARGET is "module:function" or "path/to/file.py:function". It writes the result or the error into
+FOLDER.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
     return get_group(strategy)
 
 
-#: built-in engine -> how a rank joins it: (rank, size, seconds) -> Group
+#: name of a built-in engine -> a function (rank, size, seconds) that joins the engine and returns the Group
 STARTS: dict[str, Callable[[int, int, float], Any]] = {
     "torch": start_torch,
     "mpi": start_mpi,
@@ -71,9 +72,9 @@ STARTS: dict[str, Callable[[int, int, float], Any]] = {
 
 def main(engine: str, target: str, folder: str) -> None:
     place = Path(folder)
-    rank = int(os.environ.get(RANK) or os.environ["PMI_RANK"])  # MPI's launcher numbers its ranks itself
+    rank = int(os.environ.get(RANK) or os.environ["PMI_RANK"])  # MPI's launcher numbers the ranks
     size, timeout = int(os.environ[SIZE]), float(os.environ[TIMEOUT])
-    sys.path[:], keywords = pickle.loads((place / "given.pickle").read_bytes())  # what is found there is found here
+    sys.path[:], keywords = pickle.loads((place / "given.pickle").read_bytes())  # the same sys.path as in the parent
     try:
         if engine in STARTS:
             group = STARTS[engine](rank, size, timeout)
@@ -89,7 +90,7 @@ def main(engine: str, target: str, folder: str) -> None:
     partial.rename(place / f"{rank}.pickle")
     sys.stdout.flush()
     sys.stderr.flush()
-    if "error" in answer:  # an engine in mid-collective may wait for ever at its own exit
+    if "error" in answer:  # at exit, an engine could wait for ever for a collective call
         os._exit(1)
 
 
@@ -100,7 +101,7 @@ def _function(target: str) -> Callable[..., Any]:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # so that what it pickles is found
+        sys.modules[spec.name] = module  # so that pickle finds its classes
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(where)

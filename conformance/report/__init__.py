@@ -1,14 +1,14 @@
-"""Reports of the suite. JSON lines become a matrix on a terminal, Markdown or an HTML page, and can be merged and
-compared.
+"""Show the suite's reports, which are JSON lines, as a matrix on a terminal, as Markdown or as an HTML page. Merge and
+compare reports.
 
-    runs.py         runs, columns, and what they are called
-    reading.py      JSON lines to runs; they may come from anywhere
-    grid.py         clauses by columns, counted
-    compact.py      groups of clauses by backends, as marks
+    runs.py         runs, columns, and their labels
+    reading.py      reads and checks JSON lines
+    grid.py         the matrix: counts of outcomes by clause and column
+    compact.py      a smaller matrix: marks by group and backend
     terminal.py, markdown.py, html.py (with page.html, page.css, page.js)     the renderers
-    merging.py      several reports as one
-    differences.py  what changed between two
-    command.py      islices report
+    merging.py      merges several reports into one
+    differences.py  the changes between two reports
+    command.py      defines `islices report`
 
 Only terminal.py needs rich, and nothing here imports a framework or pytest.
 """

@@ -1,4 +1,5 @@
-"""Define `islices report`, which renders conform's JSON lines, merges reports, or shows the changes between two."""
+"""Define `islices report`, which shows reports of `islices conform`, merges them, or shows the changes between two
+reports."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from islices.conformance.report.terminal import indented, new_console, print_rep
 
 FORMATS = ("terminal", "markdown", "html")
 EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".html": "html", ".htm": "html"}
-#: Changes of a kind that a terminal shows; --json has them all.
+#: The number of changes of each kind that a terminal shows; --json writes all changes.
 SHOWN = 50
 HEADS = {
     "regression": "regressions", "vanished": "vanished", "improvement": "improvements", "new": "new",
@@ -78,7 +79,7 @@ COMMAND = Command("show, merge or compare the results of conform: terminal, Mark
 
 
 def _refuse(options: argparse.Namespace, action: str) -> None:
-    """Raise UsageError for options without a meaning here."""
+    """Raise UsageError if an option has no meaning for the action."""
     foreign = {
         "show": ("common", "json"), "merge": ("common", "json", "format"),
         "diff": ("format", "output", "replace"),
@@ -146,7 +147,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def print_differences(found: Differences, console: Any) -> None:
-    """Print the versions, a table by clause, and the changes, worst kind first."""
+    """Print the versions, a table by clause, and the changes, with the worst kind first."""
     from rich.markup import escape
     from rich.table import Table
 

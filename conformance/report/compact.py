@@ -1,9 +1,9 @@
-"""The compact matrix, with groups of clauses by backend, a mark for each mode, and the share that passes in each
-setting.
+"""Compute the compact matrix. It has a row for each group of cases, a column for each backend, and in each cell a mark
+for each mode.
 
-Twenty columns of counts do not fit a terminal of 80. Here all modes of a backend share a column. Its runs in other
-settings (kernels off, read-only, ...) are rows of totals below. A cell counts only the cases that are not plain
-passes. Like grid.py this module does not render: cells are parts (outcome, text).
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. Runs in other
+variants (kernels off, read-only, ...) are rows below, with the totals of each backend. A cell counts only the cases
+that are not plain passes. This module does not render, like grid.py: a cell is a list of parts (outcome, text).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from islices.conformance.data import GROUPS
 from islices.conformance.report.grid import MARKS, NOTHING, cell_parts, grid
 from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
 
-#: The name of the standard variant next to others.
+#: The name of the standard variant in a list of variants.
 STANDARD = "standard"
 PASS = "✓"
 
-#: The parts of a cell: (outcome, text) each.
+#: The parts of a cell, each of them (outcome, text).
 Parts = list[tuple[str, str]]
 
 
 @dataclass(eq=False)
 class BackendColumn:
-    """A column: one backend in one version and environment, with its runs by variant."""
+    """A column: one backend of one version in one environment, with its runs by variant."""
 
     key: Hashable
     runs: dict[str, Run] = field(default_factory=dict)
 
     @property
     def lead(self) -> Run:
-        """Return the run whose groups are shown: the standard run, if there is one."""
+        """Return the run whose groups the column shows: the standard run, or the first run if there is none."""
         return self.runs.get("") or next(iter(self.runs.values()))
 
 
 class Line(NamedTuple):
-    """A row, with its head, its number of different cases, and the parts of each mode for each place."""
+    """A row: its head, the number of different cases, and the cell of each column as parts by mode."""
 
     head: str
     cases: int
@@ -53,16 +53,16 @@ class Line(NamedTuple):
 @dataclass
 class Compact:
     labels: list[list[str]]
-    """The lines above each column, without the modes."""
+    """The label of each column, as lines, without the modes."""
     modes: list[list[str]]
-    """Of each place, in the order of the parts of its cells."""
+    """The modes of each column, in the order of the parts in its cells."""
     groups: list[Line]
     settings: list[Line]
-    """How much passes in each variant, all modes in one part."""
+    """The rows of totals: one row per variant, with one part for all modes."""
 
 
 def compact(runs: Sequence[Run]) -> Compact:
-    """Count the cases of each group for each place."""
+    """Return the compact matrix of the runs."""
     whole = grid(runs)
     places = _places(whole.runs)
     leads = [place.lead for place in places]
@@ -108,7 +108,7 @@ def _places(runs: Sequence[Run]) -> list[BackendColumn]:
 
 
 def _by_group(run: Run) -> tuple[dict[str, dict[str, Counter[str]]], dict[str, set[str]]]:
-    """Collect, per group of a run, the outcomes by mode and the ids of its cases."""
+    """Return (counts of outcomes by group and mode, ids of the cases by group) of a run."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     ids: dict[str, set[str]] = {}
     for case in run.cases:
@@ -123,12 +123,13 @@ def _group_place(group: str) -> tuple[int, str]:
 
 
 def _spaced(counts: Counter[str]) -> Parts:
-    """Return the counts of the passes and the other outcomes, separated by spaces."""
+    """Return the counts of all outcomes as parts, separated by spaces."""
     return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return counts of the outcomes other than passes, after a mark for the passes unless a case fails."""
+    """Return the counts of all outcomes except passes as parts. A mark for the passes comes first, unless a case
+    fails."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]
@@ -136,7 +137,7 @@ def _marks(counts: Counter[str]) -> Parts:
 
 
 # ---------------------------------------------------------------------- in words
-#: outcome -> what stands for it in the legend
+#: outcome -> its text in the legend
 SAYS = {
     "bound": "N within a bound", "fail": "N fail", "harness error": "N harness errors",
     "deviation": "N declared deviations", "unsupported": "N unsupported",
@@ -144,7 +145,7 @@ SAYS = {
 
 
 def legend(table: Compact) -> list[str]:
-    """Explain the modes and the marks in use, one per line."""
+    """Return two lines that explain the modes and the marks that occur in the table."""
     modes = [mode for mode in MODES if any(mode in modes for modes in table.modes)]
     modes += sorted({mode for modes in table.modes for mode in modes} - set(modes))
     cells = [parts for line in table.groups for cell in line.cells for parts in cell]

@@ -1,10 +1,10 @@
-"""Changes between two reports, case by case.
+"""Find the changes between two reports, case by case.
 
-Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case that moves to the right by
-any number of steps is a regression: it is no longer supported, or its failure was declared. A new case that fails and
-a run that breaks are regressions too. A vanished case is a separate class and counts as much, because a case that
-does not run proves nothing. Columns are matched by backend, variant and mode, and by NumPy and Python as well if a
-report has several of these. Versions may differ, and are shown.
+Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case whose new outcome is further
+to the right is a regression, even if it is only unsupported or its failure is declared. A new case that fails is also a
+regression, and so is a run that crashes or hangs. Vanished cases are a separate kind and count as much, because a case
+that does not run proves nothing. Columns are matched by backend, variant and mode. If a report has several runs of one
+backend and variant, NumPy, Python and the system must match as well. Other versions may differ, and are shown.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from islices.conformance.report.merging import refuse_other_vectors
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, columns
 
 KINDS = ("regression", "vanished", "improvement", "new", "reason")
-#: The fields of two runs' headers that are shown if they differ.
+#: The fields of a run's header that are shown if they differ between the reports.
 FACTS = ("version", "numpy", "python", "islices", "platform", "profile")
 
-#: (backend, variant, mode, more where that is not enough)
+#: (backend, variant, mode, further facts if these three are not unique)
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ReportChange:
-    """One case of one column. ``old`` and ``new`` are outcomes, empty if a report lacks the case."""
+    """The change of one case in one column. ``old`` and ``new`` are outcomes, or "" if the report does not have the
+    case."""
 
     kind: str
     column: str
@@ -45,7 +46,7 @@ class ReportChange:
 class Differences:
     changes: list[ReportChange] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
-    """ "torch: version 2.12.0 -> 2.13.0", for each pair of runs that have such a change."""
+    """Texts such as "torch: version 2.12.0 -> 2.13.0", one for each pair of runs with different facts."""
     compared: int = 0
 
     def of_kind(self, kind: str) -> list[ReportChange]:
@@ -73,9 +74,11 @@ class Differences:
 
 
 def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> Differences:
-    """Return the changes from old to new, the runs of two reports. With ``common``, compare only cases of both.
+    """Return the changes between the runs of an old and a new report. With ``common``, compare only cases that both
+    reports have.
 
-    Raises UsageError if the vectors or the spec differ and ``common`` is not set, or if there is nothing in common.
+    Raise UsageError if the vectors or the specification differ and ``common`` is False, or if ``common`` is True and no
+    case is common.
     """
     if not common:
         refuse_other_vectors([*old, *new], advice=", or compare what both have with --common")
@@ -102,7 +105,7 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
 
 
 def _cases(runs: Sequence[Run], several: bool) -> dict[tuple[Key, str], dict[str, Any]]:
-    """Return the cases by column and id, and the outcome of each run as a whole."""
+    """Return {(column, id): case}. Each run as a whole also counts as a case with the id "the run itself"."""
     found: dict[tuple[Key, str], dict[str, Any]] = {}
     for column in columns(runs):
         run, more = column.run, _interpreter(column.run, several)
@@ -132,14 +135,14 @@ def _versions(old: Sequence[Run], new: Sequence[Run], several: bool) -> list[str
 
 
 def _befell(column: Key, new: Sequence[Run]) -> str:
-    """Return the new report's statement about the backend of a case that it lacks."""
+    """Return the reason why the new report does not have a case of a column."""
     runs = [run for run in new if (run.backend, run.variant) == column[:2]]
     reasons = [": ".join(run.befell) for run in runs if run.befell[0]]
     return "; ".join(reasons) if runs else "the new report has no such column"
 
 
 def _kind(old: str, new: str, old_reason: str, new_reason: str) -> str:
-    """Name the kind of the change; "" if there is none."""
+    """Return the kind of a change, or "" if nothing changed."""
     if not new:
         return "vanished"
     if not old:

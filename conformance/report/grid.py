@@ -1,4 +1,5 @@
-"""The matrix as data, with clauses by columns, the outcomes of each cell's cases, and the marks of all renderers."""
+"""Compute the matrix as data: the counts of outcomes for each clause and column. Define the marks that all renderers
+use."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from typing import Any, NamedTuple
 from islices.conformance.data import GROUPS
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, named, title
 
-#: outcome -> its mark before the count, in the order of a cell
+#: outcome -> the mark before its count, in the order of the parts of a cell
 MARKS = {"pass": "", "bound": "≈", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
-#: What is told where it occurred, and otherwise not: adapters alone are graded so.
+#: The outcomes that a summary shows only if they occur, because only adapters can have them.
 SELDOM = ("bound",)
 NOTHING = "·"
 
 
 class Row(NamedTuple):
-    """A row of the matrix, which is a clause of the specification in a group of cases."""
+    """A row of the matrix: one clause of the specification in one group of cases."""
 
     group: str
     clause: str
@@ -28,19 +29,19 @@ class Row(NamedTuple):
         return title(self.clause) if self.clause else "the run itself"
 
 
-#: The row of faults of a run as a whole; a run without faults does not have it.
+#: The row for faults of a whole run; the matrix has it only if there is such a fault.
 RUN = Row("run", "")
 
 
 @dataclass
 class Grid:
     runs: list[Run]
-    """Whose columns they are: all but those that `folded` names."""
+    """The runs that have columns: all runs except those in `folded`."""
     rows: list[Row]
     columns: list[Column]
     labels: list[list[str]]
     first: list[bool]
-    """Which columns are the first of their run."""
+    """True for each column that is the first of its run."""
     counts: dict[tuple[Row, int], Counter[str]]
 
     def cell(self, row: Row, column: int) -> Counter[str]:
@@ -48,7 +49,7 @@ class Grid:
 
 
 def grid(runs: Sequence[Run]) -> Grid:
-    """Count the cases of each clause in each column. Runs without a case or an error have no column."""
+    """Count the outcomes of each clause in each column. Runs without cases and without an error have no column."""
     shown = [run for run in runs if not _empty(run)]
     found = columns(shown)
     counts: dict[tuple[Row, int], Counter[str]] = {}
@@ -62,32 +63,32 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """Return the sort key of a row: the run, then groups as in the vectors, then clauses by number. Unknown ones are
-    last."""
+    """Return the sort key of a row: whole runs, then groups in the order of the vectors, then clauses by number.
+    Unknown groups and clauses are last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9
     return group, row.group, number, row.clause
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return a cell as (outcome, text): passes first, then other outcomes: "14", "u24"."""
+    """Return the parts (outcome, text) of a cell, with passes first. Examples of texts are "14" and "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 
-# ---------------------------------------------------------------------- columns that are not there
+# ---------------------------------------------------------------------- runs without a column
 def _empty(run: Run) -> bool:
     return not run.cases and not run.error
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (columns, reason) for the runs without a case, one pair per reason.
+    """Return (runs, reason) for the runs without a case, one pair per reason. Examples:
 
     ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
     found: dict[str, dict[str, dict[str, None]]] = {}
     for run in runs:
         if _empty(run):
-            why = run.skipped.removeprefix(f"{run.backend} {run.version} ")  # so that one reason is one line
+            why = run.skipped.removeprefix(f"{run.backend} {run.version} ")  # one line per reason
             found.setdefault(why, {}).setdefault(run.variant, {})[run.backend] = None
     return [(f"{'skipped' if why else 'no case'}: {_owner_of(variants)}", why) for why, variants in found.items()]
 
@@ -100,7 +101,7 @@ def _owner_of(variants: dict[str, dict[str, None]]) -> str:
 
 # ---------------------------------------------------------------------- in words
 def summary(runs: Sequence[Run]) -> str:
-    """Return one line of counts over all runs."""
+    """Return one line with the counts of outcomes over all runs."""
     counts: Counter[str] = sum((run.counts() for run in runs), Counter())
     skipped = sum(run.befell[0] == "skipped" for run in runs)
     parts = [f"{counts[word]} {word}" for word in OUTCOMES if counts[word] or word not in SELDOM] + (
@@ -110,9 +111,10 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, number of cases, reason) for declared cases and cases within a bound, and further remarks on runs.
+    """Return (runs, number of cases, reason) for unsupported cases, deviations and cases within a bound, and notes on
+    runs.
 
-    Each reason of a backend occurs once.
+    Each reason of a backend occurs once. An example:
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
@@ -134,7 +136,7 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of one backend's runs. Later names omit the beginning of the first."""
+    """Return the names of the runs of one backend. Later names omit the beginning that they share with the first."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 
@@ -148,12 +150,12 @@ def _each(counts: list[int]) -> str:
 
 
 def problems(run: Run) -> list[dict[str, Any]]:
-    """Return the cases that fail, or on which the harness broke."""
+    """Return the cases of a run that fail or are harness errors."""
     return [case for case in run.cases if case["outcome"] in PROBLEMS]
 
 
 def provenance(runs: Sequence[Run]) -> str:
-    """Describe the origin of the runs: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, ..."."""
+    """Return the origin of the runs as a text: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, ..."."""
     facts = (
         (f"spec {run.fact('spec')}", f"vectors {run.fact('vectors')[:12]}", f"islices {run.fact('islices')}",
          f"Python {run.fact('python')}", run.system, f"{run.fact('profile')} profile")

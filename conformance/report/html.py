@@ -1,8 +1,9 @@
-"""The report as one self-contained HTML page. It needs no network and no server, and the matrix needs no JavaScript.
+"""Write a report as one self-contained HTML page. It needs no network and no server, and the matrix needs no
+JavaScript.
 
-No text of a report can become markup, because all text in the page is escaped. The cases come as JSON with escaped
-``<``, and page.js inserts text only as text. The page's policy admits this one style and this one script by their
-hashes, and nothing from outside.
+No text of a report can become markup, because all text in the page is escaped. The page contains the cases as JSON with
+escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one style and one
+script, identified by their hashes, and nothing from other sites.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from islices.conformance.report.grid import (
 )
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, named, run_labels
 
-#: outcome -> its letter in the data; "." is a case that a column does not have
+#: outcome -> its letter in the data of the page; "." means that the column does not have the case
 LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
 WORDS = {**MARKS, "pass": "✓"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
-#: Calls of cases that pass everywhere are cut, because nobody reads them and they are most of the page.
+#: The number of characters to which the call of a case is cut if the case passes everywhere. Nobody reads these calls,
+#: but they are most of the page.
 CALL_OF_PASS = 1200
-#: Problems listed above the fold; every one stands in its cell.
+#: The number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
-#: Lines about columns that are not there, beyond which they open on demand.
+#: The number of lines about runs without a column that are visible at once; further lines open on demand.
 FOLDED = 4
 
 
 def html_page(runs: Sequence[Run]) -> str:
-    """Return the page's text."""
+    """Return the text of the page."""
     style, script = _file("page.css"), _file("page.js")
     whole = grid(runs)
     return string.Template(_file("page.html")).substitute(
@@ -67,7 +69,7 @@ def _hash(text: str) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """Return JSON that cannot end its element or begin a comment in it."""
+    """Return JSON that is safe in a script element: it cannot end the element or begin a comment."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -101,7 +103,7 @@ def _chips(runs: Sequence[Run]) -> str:
 
 
 def _begins(first: bool) -> str:
-    """Return the class of a cell that has a line before it."""
+    """Return the class attribute of a cell, which draws a line before the first column of a run."""
     return ' class="first"' if first else ""
 
 
@@ -158,7 +160,7 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return the text that replaces empty columns."""
+    """Return the text about runs that have no column."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)
@@ -188,7 +190,8 @@ def _runs(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases by column, with one letter per outcome and texts by number, each text once."""
+    """Return the cases for page.js: one letter per column for the outcomes, and each text once, referred to by its
+    number."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}
@@ -223,7 +226,7 @@ def _data(whole: Grid) -> dict[str, Any]:
 
 
 def _befell(run: Run) -> list[dict[str, Any]]:
-    """Return the outcome of a whole run as a case of its row."""
+    """Return the outcome of a whole run as a list of one case, or an empty list if the run has no outcome."""
     outcome, reason = run.befell
     case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
     return [case] if outcome else []

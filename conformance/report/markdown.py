@@ -1,6 +1,6 @@
-"""The report as Markdown, for a README or a comment on a pull request.
+"""Write a report as Markdown, for a README or a comment on a pull request.
 
-Text of cases is code, in which no renderer finds markup, links or mentions.
+Texts of cases are written as code, so that no renderer finds markup, links or mentions in them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.conformance.report.grid import (
 )
 from islices.conformance.report.runs import PROBLEMS, Run, details, named
 
-#: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
+#: The number of problems shown for each run, because the length of a comment is limited. The report has all problems.
 SHOWN = 20
 LEGEND = (
     "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
@@ -30,7 +30,7 @@ LEGEND = (
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the matrix as a table, remarks, and the first problems of each run."""
+    """Return the Markdown text: the matrix as a table, remarks, and the first problems of each run."""
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]
@@ -61,7 +61,7 @@ def _cell(parts: list[tuple[str, str]]) -> str:
 
 
 def _noted(subject: str, owner: str, why: str) -> str:
-    """Return a line such as "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
+    """Return a line about cases with one reason, such as "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
     return f"- {subject}: {word(owner)}{f': {code(why)}' if why else ''}"
 
 
@@ -84,7 +84,7 @@ def word(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text on one line as code, with a fence longer than any run of backticks in it."""
+    """Return a text as code on one line. The fence is longer than any sequence of backticks in the text."""
     text = " ".join(text.split())
     fence = "`" * (_backticks(text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text else ""

@@ -1,4 +1,4 @@
-"""Merge several reports into one. They must have the same cases, and no column may occur twice."""
+"""Merge several reports into one. The reports must have the same vectors, and no column may occur twice."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from islices.conformance.report.runs import Run
 
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
-    """Return the runs in their order, if their reports can be merged.
+    """Return the runs of a merged report in their order. Raise UsageError if the reports cannot be merged.
 
     Parameters
     ----------
     runs : sequence of Run
     replace : bool
-        A later run replaces an earlier one of the same backend, versions, variant, interpreter and system.
+        If True, a later run replaces an earlier run with the same backend, versions, variant, interpreter and system.
 
     Raises
     ------
     UsageError
-        The runs differ in the spec's version or the vectors, or a column comes twice.
+        The runs differ in the version of the specification or in the vectors, or a column occurs twice.
     """
     refuse_other_vectors(runs)
     joined: list[Run] = []
@@ -33,14 +33,15 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
                     f"{_column(run)} comes twice, in {_both(other, run)}; leave one out, or let the later one hold "
                     "with --replace"
                 )
-        # in the place of the first, so that columns do not wander
+        # at the place of the earlier run, so that columns keep their order
         place = joined.index(same[0]) if same else len(joined)
         joined = [*joined[:place], run, *(other for other in joined[place:] if other not in same)]
     return joined
 
 
 def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
-    """Raise UsageError for reports of different vectors or versions of the spec, which are not comparable."""
+    """Raise UsageError if the runs have different vectors or versions of the specification. Such runs are not
+    comparable."""
     for fact in ("spec", "vectors"):
         first = {run.fact(fact): run for run in reversed(runs)}
         if len(first) > 1:
@@ -49,7 +50,7 @@ def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
 
 
 def json_lines(runs: Sequence[Run]) -> str:
-    """Return the report of these runs, with their original lines."""
+    """Return the report of the runs as JSON lines; the lines are the original lines."""
     return "".join(f"{line}\n" for run in runs for line in run.lines)
 
 
@@ -58,7 +59,8 @@ def _identity(run: Run) -> tuple[Any, ...]:
 
 
 def _overlap(a: Run, b: Run) -> bool:
-    """Return whether two runs share a column. A run without cases may stand for any column."""
+    """Return True if two runs share a column. A run without cases may have any mode, so it shares a column with every
+    run."""
     return "" in a.modes + b.modes or not set(a.modes).isdisjoint(b.modes)
 
 

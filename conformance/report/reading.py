@@ -1,7 +1,7 @@
-"""Read JSON lines as runs. A report may come from anywhere, so the type of every value is checked first.
+"""Read JSON lines as runs. A report may come from an untrusted source, so the type of every value is checked first.
 
-Characters that do not print become Python escapes here, so that no renderer can write them. Such characters are
-terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
+This module replaces characters that do not print by Python escapes, so that no renderer can write them. Such characters
+are terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MAX_FILE = 512 * 2**20
 MAX_LINE = 2**20
 
 NAME, TEXT, NUMBER, WHOLE, COUNTS, NAMES = "a name", "a text", "a number", "a whole number", "counts", "names"
-#: type of a line -> the fields that it must have
+#: type of a line -> the fields that a line of this type must have
 REQUIRED = {
     "header": "spec vectors backend", "start": "id mode", "case": "id clause group mode outcome",
     "footer": "counts exit", "error": "reason", "phase": "",
 }  # fmt: skip
-#: what a field holds, in whatever line it stands; texts may hold line breaks, names may not
+#: kind of value -> the fields with this kind, in lines of any type. Texts may contain line breaks, names may not.
 FIELDS = {
     NAME: "spec vectors backend version islices numpy python platform profile variant says time id clause group mode "
     "outcome kind",
@@ -37,14 +37,14 @@ FIELDS = {
     NUMBER: "seconds",
 }
 KINDS = {field: kind for kind, fields in FIELDS.items() for field in fields.split()}
-#: Names that must say something.
+#: The names that must not be empty.
 FILLED = ("spec", "vectors", "backend", "id", "clause", "group", "mode")
-#: pytest's exit codes of a run that came to its end: all passed, some failed, nothing was asked for.
+#: pytest's exit codes of a complete run: all tests passed, some failed, or no test was selected.
 ENDED = (0, 1, 5)
 
 
 def read(path: str | Path) -> list[Run]:
-    """Return all runs of a report ("-" is standard input).
+    """Return all runs of a report. The path "-" means standard input.
 
     Raises
     ------
@@ -56,7 +56,8 @@ def read(path: str | Path) -> list[Run]:
 
 
 def read_runs(backend: str, path: Path) -> list[Run]:
-    """Return the runs in a process's file so far, at least one. The last run's ``error`` describes the file's fault."""
+    """Return the runs that a process has written to its file so far; if there are none, one empty run. If the file is
+    faulty, the ``error`` of the last run describes the fault."""
     if not path.exists() or not path.stat().st_size:
         return [Run(backend)]
     try:
@@ -71,7 +72,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        file = Path(path).open("rb")  # noqa: SIM115 (what cannot be opened is told apart from what goes wrong within)
+        file = Path(path).open("rb")  # noqa: SIM115 (errors of opening are separate from errors in the block)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     with file:
@@ -95,7 +96,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
             _take(runs, _entry(line), line.decode("utf-8").strip(), path)
         except _LineError as problem:
             if problem.broken and not line.endswith(b"\n") and runs and not runs[-1].footer:
-                break  # the process was killed while it wrote
+                break  # the process was killed during writing
             raise UsageError(f"{path}, line {number}: {problem}") from None
     if not runs:
         raise UsageError(f"{path}: holds no run; accepted are the JSON lines that islices conform --json writes")
@@ -105,7 +106,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """The fault of a line. A ``broken`` line may be the first half of a good line."""
+    """The error for a faulty line. A ``broken`` line may be the first half of a good line."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)
@@ -115,14 +116,14 @@ class _LineError(Exception):
 def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
     kind = entry.pop("type")
     if kind == "phase":
-        return  # was for whoever waited; may come before the header
+        return  # only the waiting command needs it; it may precede the header
     if kind == "header":
         runs.append(Run(entry["backend"], entry, origin=path, lines=[line]))
         return
     if not runs:
         raise _LineError(f"a {kind} line before any header; is it a report of islices conform --json?")
     run = runs[-1]
-    if run.footer and kind != "error":  # a process may still go wrong while it ends
+    if run.footer and kind != "error":  # a process may still fail while it ends
         raise _LineError(f"a {kind} line after the footer of {run.name}")
     run.lines.append(line)
     if kind == "start":
@@ -136,7 +137,7 @@ def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
 
 
 def _doubt(run: Run) -> str:
-    """Return the reason to distrust a run, or ""."""
+    """Return the reason why a run is incomplete or inconsistent, or ""."""
     counted = Counter(case["outcome"] for case in run.cases)
     twice = [key for key, count in Counter((case["id"], case["mode"]) for case in run.cases).items() if count > 1]
     if run.skipped:
@@ -161,12 +162,12 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """Return a line as a dict with known fields of the types in KINDS and printable texts."""
+    """Return a line as a dict. It contains only known fields, with the kinds in KINDS and with printable texts."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:
         raise _LineError("nested too deeply") from None
-    except ValueError as error:  # also what is not UTF-8, and numbers of thousands of digits
+    except ValueError as error:  # also for text that is not UTF-8, and for numbers with thousands of digits
         raise _LineError(f"not JSON: {_one_line(error)}", broken=True) from None
     if not isinstance(entry, dict):
         raise _LineError(f"got {_shown(entry)}; accepted is a JSON object with a type")
@@ -176,7 +177,7 @@ def _entry(line: bytes) -> dict[str, Any]:
     for name in REQUIRED[kind].split():
         if name not in entry:
             raise _LineError(f"{kind}: {name} is missing")
-    # fields of a later version are omitted, because no renderer shows them
+    # unknown fields come from later versions, and no renderer shows them
     entry = {"type": kind, **{name: _field(name, x, KINDS[name]) for name, x in entry.items() if name in KINDS}}
     if kind == "case" and entry["outcome"] not in OUTCOMES:
         raise _LineError(f"outcome: got {_shown(entry['outcome'])}; accepted are {', '.join(OUTCOMES)}")
@@ -205,7 +206,7 @@ ACCEPTED = {
 
 
 def _shown(value: Any) -> str:
-    """Return a rejected value, shortened."""
+    """Return a shortened text of a rejected value."""
     if isinstance(value, (dict, list)):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
     text = printable(json.dumps(value, ensure_ascii=False))

@@ -1,7 +1,7 @@
-"""The contents of a report: runs, their columns, and their titles.
+"""Define the contents of a report: runs, their columns, and their labels.
 
-A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. A run without a
-footer is a harness error, even after passed cases, because its process crashed or hung.
+A run is one backend in one process and one variant. A column of the matrix is one mode of a run. A run without a footer
+is a harness error, even if its cases passed, because its process crashed or hung.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ CLAUSES = {
     "24": "fronts", "25": "gradients over ranks", "26": "tables over ranks",
 }  # fmt: skip
 MODES = ("host", "framework", "traced")
-#: what can come of a case, best first
+#: The outcomes of a case, with the best first.
 OUTCOMES = ("pass", "bound", "deviation", "unsupported", "fail", "harness error")
 PROBLEMS = ("fail", "harness error")
 
 
-#: The fields that terminals and Markdown show, with the most characters of each: 20 lines of 80, with the title.
+#: field -> the largest number of characters that terminals and Markdown show. Together with the title, they fill 20
+#: lines of 80 characters.
 DETAILS = {"call": 560, "reason": 350, "got": 210, "expected": 210}
 
 
 def details(case: dict[str, Any]) -> list[str]:
-    """Return "field: text" for a case's call, reason, result and expected result, each cut to `DETAILS`."""
+    """Return texts "field: text" for the call, the reason, the result and the expected result of a case. Each text is
+    cut to the length in `DETAILS`."""
     return [f"{name}: {_cut(case[name], room)}" for name, room in DETAILS.items() if case.get(name)]
 
 
@@ -46,7 +48,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text with Python escapes for characters that do not print. Line breaks may stay."""
+    """Return a text with Python escapes for characters that do not print. With `lines`, line breaks stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -54,13 +56,13 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def title(clause: str) -> str:
-    """Return the title of a clause: "clip by norm (10)", or only the number of an unknown one."""
+    """Return the title of a clause, such as "clip by norm (10)". An unknown clause has only its number."""
     return f"{CLAUSES[clause]} ({clause})" if clause in CLAUSES else f"({clause})"
 
 
 @dataclass(eq=False)
 class Run:
-    """The report of one backend's process in one variant."""
+    """The cases and outcomes of one backend in one process and one variant."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -68,23 +70,23 @@ class Run:
     footer: dict[str, Any] = field(default_factory=dict)
     started: str = ""
     error: str = ""
-    """Why the run is a harness error as a whole; empty where it is not."""
+    """The reason why the whole run is a harness error; "" if it is none."""
     origin: str = ""
-    """The file it was read from."""
+    """The file from which the run was read."""
     lines: list[str] = field(default_factory=list, repr=False)
-    """Its JSON lines as they came, without one that was cut short."""
+    """The original JSON lines of the run, without an incomplete last line."""
 
     def fact(self, name: str) -> str:
-        """Return a field of the header as text, "?" if the header does not have the field."""
+        """Return a field of the header as text, or "?" if the header does not have the field."""
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Record the crash or hang that the parent process saw, also in the run's JSON lines."""
+        """Record a crash or a hang of the process that the parent process noticed, also in the run's JSON lines."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 
     def give_header(self, **more: str) -> None:
-        """Add a header for a run whose process ended before it reported one, so that the report still lists it."""
+        """Add a header if the process ended before it wrote one, so that the report still lists the run."""
         self.header = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": self.backend, **more}
         self.lines.insert(0, json.dumps({"type": "header", **self.header}))
 
@@ -98,12 +100,12 @@ class Run:
 
     @property
     def skipped(self) -> str:
-        """Return the reason why a declared variant could not run here, or "". Such a run is never a pass."""
+        """Return the reason why the variant could not run on the machine, or "". A skipped run is never a pass."""
         return str(self.header.get("skipped", ""))
 
     @property
     def befell(self) -> tuple[str, str]:
-        """Return the outcome of the whole run and the reason: a harness error, "skipped", or nothing."""
+        """Return (outcome, reason) of the whole run. The outcome is "harness error", "skipped" or ""."""
         return ("harness error", self.error) if self.error else ("skipped" if self.skipped else "", self.skipped)
 
     @property
@@ -112,13 +114,13 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """Return the modes of the run's cases, or one mode "" without cases."""
+        """Return the modes of the run's cases, or [""] if there are no cases."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
     @property
     def system(self) -> str:
-        """Return the operating system and processor, without versions that change every week."""
+        """Return the operating system and the processor, without the versions of their builds."""
         parts = self.fact("platform").split("-")
         return " ".join([parts[0], *[p for p in parts[1:] if p in ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le")]])
 
@@ -134,7 +136,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A run in one mode."""
+    """A column of the matrix: one mode of a run."""
 
     run: Run
     mode: str
@@ -145,7 +147,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the key by which columns of two reports match, for any versions."""
+        """Return the key that matching columns of two reports share, whatever their versions are."""
         return self.run.backend, self.run.variant, self.mode
 
 
@@ -158,22 +160,23 @@ T = TypeVar("T")
 
 
 def _with_facts(runs: Sequence[Run]) -> Iterator[tuple[Run, list[str]]]:
-    """Return the runs with the facts that distinguish them."""
+    """Return the runs, each with the facts that distinguish it from runs with the same label."""
     return zip(runs, _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant)), strict=True)
 
 
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the lines above the columns of each run: backend, @version, variant, and distinguishing facts."""
+    """Return the lines of each run's label: backend, @version, variant, and distinguishing facts."""
     return [_lines(run, *more) for run, more in _with_facts(runs)]
 
 
 def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """Return the runs with their names on one line and the whole version: "torch@2.13.0+cpu kernels off"."""
+    """Return (name, run) for each run. The name is one line with the whole version, such as "torch@2.13.0+cpu kernels
+    off"."""
     return [(" ".join([run.name, *more]), run) for run, more in _with_facts(runs)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
-    """Return the lines above each column: the lines of its run, and the mode."""
+    """Return the lines of each column's label: the lines of its run, and the mode."""
     added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
     return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
 
@@ -183,7 +186,8 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """Return, for each item, text that distinguishes it from others with its key: differing facts, else a number."""
+    """Return a text for each item that distinguishes it from items with the same key: facts that differ, or else a
+    number."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

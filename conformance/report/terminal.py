@@ -1,4 +1,4 @@
-"""Show the report on a terminal, by rich."""
+"""Print a report on a terminal with rich."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from islices.conformance.report.compact import Compact, compact, legend
 from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, details, named
 
-#: Between the columns.
+#: The spaces between columns.
 GAP = 2
-#: Heads are cut at as many characters: whoever wrote the report chose them.
+#: The largest length of a row's head. Longer heads are cut, because the author of a report can choose any text.
 LONGEST = 24
 PASSED = "passed in"
 
@@ -25,7 +25,8 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """Return a console with the width of the terminal or of COLUMNS. Outputs without a width get `edge`."""
+    """Return a console with the width of the terminal, or of the variable COLUMNS. An output without a width gets the
+    width `edge`."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -35,18 +36,19 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """Return a console for a report. A file or a pipe gets lines that read well anywhere."""
+    """Return a console for a report. For a file or a pipe, the width is suitable for any reader."""
     return new_console(file, edge=100)
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """Print the matrix, declared deviations, every case that fails, and the counts."""
+    """Print a whole report: the matrix, remarks, every case that fails, and the counts of outcomes."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """Print the matrix, its legend, cases without a column, further declared deviations, and every case that fails."""
+    """Print the matrix, its legend, runs without a column, remarks, and every case that fails. Omit remarks whose
+    reason contains a text in `unless`."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
@@ -63,21 +65,21 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return whether the output has no edge, as in a pipe or a file, where a text stays on one line."""
+    """Return True if the output has no width, as a pipe or a file. There, each text stays on one line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark, with its further lines indented, so that the start of each remark is visible."""
+    """Print a remark with its further lines indented, so that the start of each remark is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """List the failures of a run, in rich markup: the call, the result and the expectation.
+    """Return the failures of a run as lines of rich markup: the call, the result and the expected result of each.
 
-    Harness errors with one reason are one entry, because one broken thing breaks many cases.
+    Harness errors with the same reason share one entry, because one fault often breaks many cases.
     """
     from rich.markup import escape
 
@@ -98,13 +100,13 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """Return a text of several lines with an indent that distinguishes it from lines of the report."""
+    """Return a text of several lines with an indentation that distinguishes it from lines of the report."""
     return text.replace("\n", "\n    ")
 
 
 # ---------------------------------------------------------------------- groups by backends
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """Return the matrix as rich tables, several if the columns do not fit the width."""
+    """Return the compact matrix as rich tables. There are several tables if the columns do not fit the width."""
     whole = compact(runs)
     return _tables(whole, width) if whole.labels else []
 
@@ -121,7 +123,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """Return a table of the groups and, in the same columns below, the share that passes in each setting."""
+    """Return tables with the groups at the top. Below, in the same columns, is the number of passes in each variant."""
     from rich.table import Table
     from rich.text import Text
 
@@ -149,7 +151,8 @@ def _tables(whole: Compact, width: int) -> list[Any]:
 
 
 def _place(whole: Compact, k: int) -> list[Any]:
-    """Return a column, with its label, the letters of its modes, and the marks of each line, aligned by mode."""
+    """Return the texts of a column: its label with the letters of its modes, and the marks of each row, aligned by
+    mode."""
     from rich.text import Text
 
     count = max(1, len(whole.modes[k]))
@@ -172,12 +175,12 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """Return a row's head, shortened if it is too long."""
+    """Return the head of a row, shortened if it is too long."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def cell_len(text: str) -> int:
-    """Return the number of terminal columns that a text takes."""
+    """Return the width of a text in terminal columns."""
     from rich.cells import cell_len as counted
 
     return counted(text)

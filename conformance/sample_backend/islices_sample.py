@@ -1,5 +1,5 @@
-"""The adapter of `sample`. `islices.backend.Backend` describes each primitive; missing features of sample are
-declared."""
+"""The adapter of the library `sample`. `islices.backend.Backend` describes each primitive. The adapter declares
+features that sample does not have."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class SampleBackend(Backend):
     permute = staticmethod(sample.transpose)  # type: ignore[assignment]
     outer_products = staticmethod(sample.products)
 
-    # ------------------------------------------------------------------ and put together
+    # ------------------------------------------------------------------ primitives composed of several functions
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return np.errstate(all="ignore")  # overflow and NaN are results, not accidents
+        return np.errstate(all="ignore")  # overflow and NaN are valid results
 
     def astype(self, x: Tensor, dtype: str) -> Tensor:
         return sample.cast(x, KINDS[dtype])
@@ -129,7 +129,7 @@ class SampleBackend(Backend):
     def in_place(self, x: Tensor) -> bool:
         return True
 
-    # ------------------------------------------------------------------ what is not there
+    # ------------------------------------------------------------------ missing features
     differentiate = not_implemented("sample has no autodiff; embedding_grad makes a table's gradient from its rows'")
 
 

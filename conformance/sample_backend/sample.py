@@ -1,8 +1,8 @@
-"""A tiny array library that stands for yours, with tensors over NumPy memory and a sparse gradient.
+"""A tiny array library in the place of your library, with tensors in NumPy memory and a sparse gradient.
 
-It knows nothing of islices. Like a real library it has special names for dtypes and functions, no operators beyond the
-usual arithmetic, and properties that an adapter has to handle. Halves are added up in half precision, row numbers of a
-gradient are always 64 bits wide, and there is no bfloat16.
+The library does not depend on islices. Like a real library, it has unusual names for dtypes and functions, only
+arithmetic operators, and properties that an adapter has to handle. Sums of halves are computed in half precision, row
+numbers of a gradient always have 64 bits, and there is no bfloat16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS = {"f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "
 
 
 class Tensor:
-    """A dense array. ``kind`` is the library's name of its dtype."""
+    """A dense array. ``kind`` is the library's name for the array's dtype."""
 
     __slots__ = ("_memory",)
 
@@ -37,7 +37,7 @@ class Tensor:
         return self._memory.shape
 
     def memory(self) -> np.ndarray:
-        """Return the tensor's memory, as NumPy sees it."""
+        """Return the tensor's memory as a NumPy array."""
         return self._memory
 
     def __getitem__(self, place: Any) -> Tensor:
@@ -62,14 +62,15 @@ class Tensor:
 
 
 class RowGradient:
-    """The library's sparse gradient, with values (n, ...) for rows (n,) of a table of a shape. Rows may repeat."""
+    """The library's sparse gradient: values (n, ...) for the rows (n,) of a table with the given shape. Rows may
+    repeat."""
 
     def __init__(self, values: Tensor, rows: Tensor, shape: tuple[int, ...]) -> None:
         self.values, self.rows, self.shape = values, cast(rows, "i64"), shape
 
 
 def _plain(x: Any, like: Tensor) -> np.ndarray:
-    """Return a tensor's memory. A number becomes an array of like's kind."""
+    """Return the memory of a tensor. A number becomes an array with the kind of `like`."""
     return x._memory if isinstance(x, Tensor) else np.asarray(x, like._memory.dtype)
 
 
@@ -82,7 +83,7 @@ def zeros(shape: tuple[int, ...], kind: str) -> Tensor:
 
 
 def count(n: int) -> Tensor:
-    """Return 0, 1, ... n - 1."""
+    """Return the tensor 0, 1, ... n - 1."""
     return Tensor(np.arange(n), "i64")
 
 
@@ -99,7 +100,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def products(g: Tensor, x: Tensor) -> Tensor:
-    """Return the matrix products of transposed matrices and others, batch by batch."""
+    """Return the matrix products of the transposed matrices g and the matrices x, batch by batch."""
     return Tensor(np.matmul(g._memory.transpose(0, 2, 1), x._memory))
 
 
@@ -132,7 +133,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def peak(x: Tensor) -> Tensor:
-    """Return the largest element of each row of a matrix, at least 0."""
+    """Return the largest element of each row of a matrix, or 0 if all elements are negative."""
     return Tensor(np.max(x._memory, axis=1, initial=0))
 
 
@@ -142,22 +143,22 @@ def gather(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write values into rows of x in place. If a row occurs twice, the last values stay."""
+    """Write values into rows of x in place. If a row occurs twice, the last values count."""
     x._memory[rows._memory] = values._memory
 
 
 def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add values to rows of x in place, in order and in x's precision."""
+    """Add values to rows of x in place, one after the other, and round each sum to x's precision."""
     np.add.at(x._memory, rows._memory, values._memory)
 
 
 def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Raise rows of x to larger values, in place."""
+    """Replace elements of rows of x by larger values, in place."""
     np.maximum.at(x._memory, rows._memory, values._memory)
 
 
 def distinct(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the distinct elements ascending, the place of each element among them)."""
+    """Return (the distinct elements in ascending order, the position of each element among these)."""
     found, places = np.unique(x._memory, return_inverse=True)
     return Tensor(found), Tensor(places)
 
@@ -167,5 +168,5 @@ def search(ordered: Tensor, queries: Tensor, side: str) -> Tensor:
 
 
 def where_true(mask: Tensor) -> Tensor:
-    """Return the positions at which a mask of one dimension holds."""
+    """Return the positions at which a 1-D mask is True."""
     return Tensor(np.flatnonzero(mask._memory))

@@ -1,1 +1,2 @@
-"""Tools for users, one command each. They use the core and the suite, and nothing else imports them."""
+"""Tools for users; each tool is one command. The tools use the core and the suite, and nothing else imports the
+tools."""

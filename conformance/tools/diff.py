@@ -1,4 +1,4 @@
-"""Define `islices diff`, which compares two saved gradients or tables and says why they differ."""
+"""Define `islices diff`, which compares two saved gradients or tables and reports why they differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare and show the files. Return 0 if they are equal, else 1."""
+    """Read two files, compare them, and show the difference. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}

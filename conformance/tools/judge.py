@@ -1,6 +1,6 @@
 """Define `islices judge`, which compares an optimizer's step with the formula that a framework documents.
 
-The step is a Python function, or a program in another language that answers over the line protocol.
+The step is a Python function, or a program in any language that answers over the line protocol.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Judge a step and show the result. Return 0 if every score is at most 1."""
+    """Judge a step and show the result. Return 0 if every score is at most 1, else another exit code."""
     if options.list:
         return _list(options.formula, as_json=options.json)
     if options.step and options.command_line is None and options.formula is None:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if options.command_line is not None:
         return _run_command(options, formula)
-    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
+    with contextlib.redirect_stdout(sys.stderr):  # text that the function prints is not part of the report
         step = _function(options.step)
         try:
             options_of(step, FORMULAS[formula])
@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(step: str, error: BaseException) -> None:
-    """Report why a function cannot be judged, with its frames of the traceback if it has raised."""
+    """Print why a function cannot be judged. If the function raised an error, print the traceback without frames of
+    islices."""
     print(f"islices judge: {step} cannot be judged:", file=sys.stderr)
     frames, own = error.__traceback__, Path(__file__).parents[1]
     while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:
@@ -96,13 +97,13 @@ def _tell(step: str, error: BaseException) -> None:
 
 # ---------------------------------------------------------------------- a command
 def _run_command(options: argparse.Namespace, formula: str | None) -> int:
-    """Judge a program by one formula, or by all formulas that it supports."""
+    """Compare a program with one formula, or with all formulas that the program supports. Return the exit code."""
     words, limit = split_command(options.command_line), seconds(options.time_limit)
     try:
         with Client(words, spec=SPEC_VERSION, limit=limit) as client:
             found = list(_judged(client, formula))
             strays = client.strays, client.stray
-    except (AdapterError, ValueError) as error:  # ValueError: what came is no weights
+    except (AdapterError, ValueError) as error:  # ValueError: the answer is not an array of weights
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"islices judge: {options.command_line}: {error}{where}", file=sys.stderr)
         return 3
@@ -129,7 +130,7 @@ def _code(found: list[Judgement], grade: int) -> int:
 
 
 def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
-    """Print the report or its JSON, which is one object, or a list for all formulas."""
+    """Print the report or its JSON. The JSON is one object, or a list of objects for all formulas."""
     if options.json:
         reported = [json_of(x) for x in found]
         print(json.dumps(reported if of_all else reported[0], indent=1))
@@ -142,7 +143,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """Return the report, with its first line green or red on a terminal."""
+    """Return the report as text. On a terminal, its first line is green or red."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:
@@ -175,7 +176,7 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
 
 
 def _function(given: str) -> Callable[..., Any]:
-    """Return the function of FILE:FUNCTION."""
+    """Return the function that the argument FILE:FUNCTION names."""
     path, colon, name = given.rpartition(":")
     if not colon or not name.isidentifier() or not path:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")
@@ -185,7 +186,8 @@ def _function(given: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: got a {Path(path).suffix or 'nameless'} file; accepted is Python source")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(path).resolve().parent))  # as `python FILE` does, for what lies beside it
+    # as `python FILE` does, for imports of modules in the same folder
+    sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

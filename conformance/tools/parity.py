@@ -1,4 +1,4 @@
-"""Compare two recorded trainings on the command line: `islices parity A B`."""
+"""Define `islices parity A B`, which compares two recorded trainings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare and show the recordings. Return 0 if rounding explains all differences, else 1."""
+    """Compare two recordings and show the result. Return 0 if rounding explains all differences, else 1."""
     if options.plot:
         check_picture("--plot", options.plot)
     if options.json:
@@ -74,7 +74,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _metadata(folder: str) -> dict[str, str]:
-    """Return the metadata of the folder's first file."""
+    """Return the metadata of the first file in a folder."""
     files = step_files(folder) if Path(folder).is_dir() else []
     return read_metadata(files[0][1]) if files else {}
 

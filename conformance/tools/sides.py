@@ -1,4 +1,5 @@
-"""Arguments that both comparing commands share: facts about the sides, which their files' metadata may give, and pairs.
+"""Define the arguments that `islices diff` and `islices parity` share: facts about the sides, and pairs of names. The
+metadata of the files may also contain facts.
 
 May import: `islices.cli`.
 """
@@ -12,12 +13,12 @@ from typing import Any
 
 from islices.cli import UsageError
 
-#: Facts that `islices.diff` and `islices.parity` take.
+#: The facts that `islices.diff` and `islices.parity` accept as arguments.
 FACTS = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 
 
 def shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of both commands."""
+    """Add the options that both commands have."""
     add = parser.add_argument
     add("--max-norm", type=float, metavar="X", help="the limit of clipping")
     add("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
@@ -29,7 +30,7 @@ def shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pairs(options: argparse.Namespace) -> dict[str, str]:
-    """Return the names of ``--pair A=B``."""
+    """Return {A: B} from all options ``--pair A=B``."""
     split = [text.partition("=") for text in options.pair]
     wrong = next(("".join(parts) for parts in split if not all(parts)), None)
     if wrong is not None:
@@ -38,7 +39,7 @@ def pairs(options: argparse.Namespace) -> dict[str, str]:
 
 
 def short_names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of two paths in a report: the parts that differ."""
+    """Return short names for two paths in a report: the parts of the paths that differ."""
     paths = Path(a).resolve(), Path(b).resolve()
     for one, other in ((p.stem for p in paths), (p.name for p in paths)):
         if one != other:
@@ -49,9 +50,10 @@ def short_names(a: str, b: str) -> tuple[str, str]:
 def facts(
     options: argparse.Namespace, sides: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts from the options, or from the metadata of (path, metadata) without an option.
+    """Return the facts from the options. For facts without an option, use the metadata in `sides`, which yields (path,
+    metadata).
 
-    Raise UsageError if the sides' metadata contradict one another.
+    Raise UsageError if the metadata of the sides contradict each other.
     """
     given = {name: getattr(options, name) for name in FACTS}
     found: dict[str, set[Any]] = {}

@@ -1,4 +1,4 @@
-"""Functions for porting a model: they explain why two gradients or two trainings differ.
+"""Tools for porting a model to another framework. They explain why two gradients or two trainings differ.
 
 May import: `islices.porting`.
 """

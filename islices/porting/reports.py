@@ -1,4 +1,5 @@
-"""The common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import: `matplotlib`."""
+"""Define the common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import:
+`matplotlib`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """A dataclass with the results of a comparison."""
+    """The base class of dataclasses with the results of a comparison."""
 
     def __str__(self) -> str:
         return self.report()
@@ -27,12 +28,13 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name as a dict that json.dumps takes; numbers that are not finite are strings."""
+        """Return all fields by name, as a dict that json.dumps accepts; numbers that are not finite become strings."""
         found: dict[str, Any] = _plain(self)
         return found
 
     def plot(self, path: Any) -> None:
-        """Write a picture in the format of the suffix. Needs matplotlib (extra `plot`).
+        """Write a picture of the result to a file; the suffix of the path selects the format. Needs matplotlib (extra
+        `plot`).
 
         Parameters
         ----------
@@ -43,7 +45,7 @@ class Reported(abc.ABC):
         ModuleNotFoundError
             matplotlib is not installed; the message gives the line that installs it.
         ValueError
-            matplotlib does not write files of that suffix.
+            matplotlib cannot write files with this suffix.
         """
         self._figure().savefig(path)
 
@@ -59,7 +61,7 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return rows of cells as lines, with some columns aligned to the right."""
+    """Return rows of cells as lines of text; `right` lists the columns to align to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,9 +1,9 @@
-"""The table of formulas, with one module per framework.
+"""Collect the formulas of all frameworks; each framework has a module.
 
-The list is ranked by use. First come the optimizers that each framework's documentation shows first, then those of
+The formulas were chosen by use: the optimizers that each framework's documentation shows first, then the optimizers of
 recommender and language models. Optimizers of a single framework are not covered: LAMB, LARS, Adafactor, Muon, Rprop,
-LBFGS, ASGD and the schedule-free ones. 8-bit states, 16-bit states and 16-bit weights have a different contract and
-are not covered either.
+LBFGS, ASGD and the schedule-free ones. 8-bit states, 16-bit states and 16-bit weights would need other bounds and are
+not covered either.
 
 May import: this folder, `islices.conformance.formulas.formula`.
 """

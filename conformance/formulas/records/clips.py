@@ -1,4 +1,4 @@
-"""Formulas of clips, by the global norm of dense or row-sparse tensors, by each tensor's norm, and by value.
+"""Formulas of clips: by the global norm of dense or row-sparse tensors, by the norm of each tensor, and by value.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """
@@ -12,7 +12,7 @@ from islices.conformance.formulas.formula import Formula
 
 LIMIT = {"max_norm": 1.0}
 SMALLER = "n = sqrt(sum of g g); g = g max_norm / max(n, max_norm)"
-#: (name, equation, source, epsilon): each stands for one tensor, and for several
+#: (name, equation, source, epsilon). Each row gives two formulas, for one tensor and for several.
 GLOBAL = (
     ("torch.clip_grad_norm_", "n = sqrt(sum of g g); g = g min(max_norm / (n + 1e-6), 1)",
      "PyTorch 2.13, torch.nn.utils.clip_grad_norm_", 1e-6),
@@ -25,7 +25,7 @@ KERAS = "Keras 3.15.1, keras/src/optimizers/base_optimizer.py, {}"
 
 
 def norm(name: str, equation: str, source: str, epsilon: float, kind: str = "all", **more: Any) -> Formula:
-    """Return a clip by norms. Several tensors may be clipped by the norm of their norms."""
+    """Return the formula of a clip by a norm. For several tensors, the norm may be the norm of their norms."""
     form = {"epsilon": epsilon, "norm": kind}
     form = {**form, "several": True} if more.get("several") else form
     return Formula(name, rules.clip, equation, source, form, LIMIT, gives="gradient", **more)

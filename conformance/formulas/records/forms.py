@@ -1,4 +1,4 @@
-"""Options of the rules that most formulas share, and makers of formulas.
+"""Define the options of rules that most formulas share, and functions that make formulas.
 
 May import: `islices.conformance.formulas.formula`.
 """
@@ -12,12 +12,12 @@ from typing import Any
 from islices.conformance.formulas.formula import Formula, Gradients
 
 Form = dict[str, Any]
-#: options of Adam and its relatives
+#: The options of Adam and similar optimizers.
 RATES: Form = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-#: Kingma and Ba 2015, algorithm 1
+#: Adam as in Kingma and Ba 2015, algorithm 1.
 ADAM: Form = {"epsilon": "corrected", "correction": "both", "decay": "coupled", "amsgrad": False, "maximum": "raw"}
 MOMENTS: Form = {"m": 0.0, "v": 0.0}
-#: Polyak 1964, the learning rate outside of the buffer
+#: Momentum as in Polyak 1964; the buffer does not include the learning rate.
 SGD: Form = {
     "buffer": "gradients", "first": "gradient", "decay": "coupled", "momentum": 0.0, "dampening": 0.0, "nesterov": False,
     "weight_decay": 0.0,
@@ -27,7 +27,7 @@ RMSPROP: Form = {
     "epsilon": "outside", "buffer": "gradients", "decay": "coupled", "centered": False, "momentum": 0.0,
     "weight_decay": 0.0,
 }  # fmt: skip
-#: what states begin with
+#: The initial values of state arrays.
 MOMENTUM: Form = {"momentum": 0.0}
 ACCUMULATOR: Form = {"accumulator": 0.0}
 STARTED: Form = {"accumulator": "initial_accumulator"}
@@ -38,8 +38,8 @@ NAMED = "of the rows that the gradient names, duplicates summed: "
 
 
 def documented(framework: str, source: str) -> Callable[..., Formula]:
-    """Return a maker of a framework's formulas. The source has {} for the class and {module} for its name in lower
-    case; `note` follows it."""
+    """Return a function that makes formulas of a framework. In `source`, {} stands for the class, and {module} for its
+    name in lower case. The function adds `note` to the source."""
 
     def make(
         name: str, rule: Any, equation: str, form: Form, options: Form, *more: Any, note: str = "", **fields: Any
@@ -54,7 +54,8 @@ def documented(framework: str, source: str) -> Callable[..., Formula]:
 def with_sparse(
     dense: Formula, named: str, gradients: Gradients = "touched", note: str = ""
 ) -> tuple[Formula, Formula]:
-    """Return a formula, and the same for row-sparse gradients. ``named`` says in the equation which rows move."""
+    """Return (formula, the same formula for row-sparse gradients). ``named`` is the text in the equation that says
+    which rows are updated."""
     sparse = replace(
         dense, name=f"{dense.name} sparse", equation=named + dense.equation, source=dense.source + note, gradients=gradients,
     )  # fmt: skip

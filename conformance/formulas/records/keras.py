@@ -1,4 +1,5 @@
-"""Formulas of keras.optimizers in Keras 3.15 on any backend. The sparse ones hold for tf.IndexedSlices.
+"""Formulas of keras.optimizers in Keras 3.15 on any backend. The sparse formulas are for gradients of type
+tf.IndexedSlices.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,4 @@
-"""Formulas of lookups, with bags of rows, their gradients, and the gradients of embedding layers.
+"""Formulas of lookups: bags of rows, their gradients, and the gradients of embedding layers.
 
 May import: this folder, `islices.conformance.formulas.lookups`.
 """

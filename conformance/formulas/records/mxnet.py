@@ -1,4 +1,4 @@
-"""Formulas of mx.optimizer in MXNet 1.9.1, without rescale_grad and clip_gradient.
+"""Formulas of mx.optimizer in MXNet 1.9.1. The options rescale_grad and clip_gradient are not covered.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """
@@ -21,7 +21,7 @@ from islices.conformance.formulas.records.forms import (
 )
 
 mxnet = documented("mxnet", "MXNet 1.9.1, mx.optimizer.{}")
-#: what the sparse formulas add to equations and to sources
+#: The texts that sparse formulas add to the equation and to the source.
 LAZY: forms.Form = {"named": "of the rows that the gradient names: ", "note": "(lazy_update=True)"}
 RMS = {**RMSPROP, "epsilon": "inside", "buffer": "signed"}
 

@@ -1,4 +1,5 @@
-"""Formulas of tf.compat.v1.train, the TensorFlow 1 optimizers in TensorFlow 2.21, dense and on tf.IndexedSlices.
+"""Formulas of tf.compat.v1.train, the TensorFlow 1 optimizers in TensorFlow 2.21, for dense gradients and
+tf.IndexedSlices.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

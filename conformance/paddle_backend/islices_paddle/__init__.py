@@ -1,4 +1,5 @@
-"""PaddlePaddle as a backend of islices, found by its entry point in the group ``islices.backends``."""
+"""PaddlePaddle as a backend of islices. The entry point in the group ``islices.backends`` makes the backend known to
+islices."""
 
 from islices_paddle.adapter import PaddleBackend, backend
 

@@ -1,13 +1,14 @@
-"""The primitives on Paddle's tensors.
+"""Define the primitives of islices for Paddle's tensors.
 
 The adapter works around these properties of Paddle 3.3; the README lists more:
-    - On the CPU few kernels take float16 or bfloat16. Rows move unchanged, and arithmetic is done in float32.
-    - ``sqrt`` of float32 is not correctly rounded, and float64 becomes float16 through float32. ``put_along_axis``
-      loses NaN in its "amax", and reductions of no elements raise.
-    - Operands of two dtypes are promoted, and a Python float next to a tensor becomes float32. So both become tensors
-    first.
-    - ``paddle.unique`` with the inverse takes time quadratic in the number of distinct values.
-    - ``x[ids]`` reads beyond the table, so ids are checked first, as everywhere in islices.
+    - On the CPU, few kernels accept float16 or bfloat16. So rows are copied unchanged, and arithmetic is done in
+      float32.
+    - ``sqrt`` of float32 is not correctly rounded, and float64 is cast to float16 through float32.
+    - ``put_along_axis`` loses NaN with the reduction "amax", and reductions of empty tensors raise an error.
+    - If two operands have different dtypes, Paddle promotes one, and a Python float becomes float32. So the adapter
+      first converts both operands to tensors of one dtype.
+    - The time of ``paddle.unique`` with the inverse is quadratic in the number of distinct values.
+    - ``x[ids]`` reads beyond the table, so islices checks ids first, as on every backend.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class PaddleBackend(Backend):
 
     def to_numpy(self, x: Array) -> Host:
         on_host = view(x)
-        return x.numpy() if on_host is None else on_host  # bfloat16 comes as uint16 either way
+        return x.numpy() if on_host is None else on_host  # in both cases, bfloat16 becomes uint16
 
     def on_device(self, x: Array, device: str) -> Array:
         return x.to(device)
@@ -105,7 +106,7 @@ class PaddleBackend(Backend):
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
-        if dtype == "float16" and x.dtype == paddle.float64:  # Paddle rounds to float32 first; no gradient passes
+        if dtype == "float16" and x.dtype == paddle.float64:  # Paddle would round to float32 first; no gradient flows
             with np.errstate(over="ignore"):
                 return share(self.to_numpy(x).astype(np.float16), x.place)
         return x.astype(dtype)
@@ -126,7 +127,7 @@ class PaddleBackend(Backend):
             rows = paddle.gather(x, flat)
         elif not self.records_gradient(x):
             rows = paddle.gather(x.detach().view("int16"), flat).view("float16")
-        else:  # there a gradient would be a sum of bit patterns; `x[...]` of nothing raises
+        else:  # a gradient of bit patterns would be wrong; `x[...]` of an empty tensor raises
             rows = x[flat] if flat.size else self.zeros((0, *x.shape[1:]), "float16", x)
         return rows if positions.ndim == 1 else rows.reshape([*positions.shape, *x.shape[1:]])
 
@@ -226,7 +227,7 @@ class PaddleBackend(Backend):
         out = paddle.put_along_axis(out, place, values, 0, "amax")
         if not floats:
             return out
-        nan = paddle.isnan(values).astype(values.dtype)  # which put_along_axis overlooks
+        nan = paddle.isnan(values).astype(values.dtype)  # NaN, which put_along_axis loses
         found = paddle.put_along_axis(paddle.zeros_like(out), place, nan, 0, "add")
         return self.where(found > 0, math.nan, out)
 
@@ -236,7 +237,7 @@ class PaddleBackend(Backend):
         return table
 
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        if not table.place.is_cpu_place():  # elsewhere the order is any
+        if not table.place.is_cpu_place():  # on other devices, the order is undefined
             return None
         with paddle.no_grad():
             return paddle.index_add_(table, ids, 0, values)
@@ -250,7 +251,7 @@ class PaddleBackend(Backend):
         views = [writable_view(x) for x in arrays]
         if any(found is None for found in views):
             return None
-        for x in arrays:  # so that autograd notices
+        for x in arrays:  # so that autograd notices the change
             x._bump_inplace_version()
         return views, list(arrays)  # type: ignore[return-value]
 
@@ -279,7 +280,7 @@ class PaddleBackend(Backend):
 
 
 def _operands(a: Any, b: Any) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return a and b as tensors. One may be a Python number, which gets the other's dtype."""
+    """Return a and b as tensors. One of them may be a Python number, which gets the dtype of the other."""
     if not isinstance(a, paddle.Tensor):
         return paddle.full([], a, b.dtype, device=b.place), b
     return (a, b) if isinstance(b, paddle.Tensor) else (a, paddle.full([], b, a.dtype, device=a.place))

@@ -1,7 +1,8 @@
-"""Hook paddle.nn.Embedding in other people's models, to record its lookups and the gradients that arrive.
+"""Hook the paddle.nn.Embedding layers of a user's model, to record their lookups and the gradients of their outputs.
 
-A hook after the layer records the ids, and a hook on its output the gradient. The layer's result does not change. A
-frozen layer gets an output that requires a gradient, so no table-sized gradient exists. May import: Paddle, the core.
+A hook after the layer records the ids, and a hook on the layer's output records the gradient. The values of the output
+do not change. A frozen layer makes no table-sized gradient. For such a layer, the hook returns an output that requires
+a gradient. May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def capture(model: nn.Layer, uses: list[LayerUse]) -> Iterator[dict[str, Array]]
     with contextlib.ExitStack() as context:
         for name, layer in layers.items():
             hook = Hook(name, uses)
-            # before the model's own hooks, which may change the output
+            # ahead of the model's hooks, which may change the output
             handle = layer.register_forward_post_hook(hook, prepend=True, with_kwargs=True)
             context.callback(handle.remove)
             context.callback(hook.close)
@@ -40,7 +41,7 @@ def capture(model: nn.Layer, uses: list[LayerUse]) -> Iterator[dict[str, Array]]
 
 
 class Hook:
-    """The hook of one layer. Copies of the object (in a model copied or saved meanwhile) do nothing."""
+    """The hook of one layer. If a model is copied or saved during a capture, the copy of the hook does nothing."""
 
     def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
         self.name = name
@@ -62,7 +63,8 @@ class Hook:
         rows, padding = layer.weight.shape[0], layer._padding_idx
         use = LayerUse(
             self.name,
-            ids.detach().clone(),  # the caller may use its memory for the next batch before the gradients are asked for
+            # the caller may reuse the memory of the ids for the next batch before it reads the gradients
+            ids.detach().clone(),
             rows,
             padding_idx=None if padding is None else int(padding) % rows,
             scale_by_freq=bool(layer._scale_grad_by_freq),
@@ -82,8 +84,8 @@ class Hook:
 
 
 class Anchor(PyLayer):
-    """A function that makes a frozen layer's output part of a graph. Unlike a leaf, the output may change in place
-    and has no .grad."""
+    """A function that makes the output of a frozen layer part of an autograd graph. Unlike a leaf, this output may be
+    changed in place and has no .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: paddle.Tensor, output: paddle.Tensor) -> paddle.Tensor:

@@ -1,7 +1,8 @@
 """Share memory between Paddle's tensors and NumPy's arrays, and map Paddle's dtypes to names.
 
-Paddle accepts NumPy memory through DLPack at any alignment, and gives read-only views of its memory, both without a
-copy. `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.core.host_memory`.
+Through DLPack, Paddle uses NumPy memory at any alignment, and NumPy gets read-only views of Paddle's memory. Both work
+without a copy, but `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and
+`islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ def dtype_name(dtype: Any) -> str:
 
 
 def view(x: paddle.Tensor) -> Host | None:
-    """Return x's memory, with bfloat16 as uint16, or None if it is not CPU memory. The view is read-only, because
-    Paddle does not notice writers."""
+    """Return a view of x's memory, with uint16 for bfloat16, or None if x is not on the CPU. The view is read-only,
+    because Paddle would not notice changes."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
         return None
-    x = x.detach()  # DLPack raises for a tensor in a graph
+    x = x.detach()  # DLPack raises for a tensor with a gradient
     if x.dtype == paddle.bfloat16:
         return np.from_dlpack(x.view("int16")).view(np.uint16)
     return np.from_dlpack(x)
 
 
 def writable_view(x: paddle.Tensor) -> Host | None:
-    """Return x's memory for writing, or None if it is not CPU memory or not in C order."""
+    """Return a writable view of x's memory, or None if x is not on the CPU or not in C order."""
     seen = view(x)
     if seen is None or not seen.flags.c_contiguous:
         return None
@@ -46,10 +47,10 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 
 
 def share(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor over a NumPy array that the caller no longer uses (uint16 means bfloat16). Copy a read-only or
-    strided array."""
+    """Return a tensor that shares the memory of a NumPy array, which the caller must no longer use (uint16 means
+    bfloat16). Copy a read-only or strided array."""
     if not (array.flags.writeable and array.flags.c_contiguous):
-        array = array.copy()  # DLPack raises for the first, Paddle misreads negative strides
+        array = array.copy()  # DLPack raises for read-only arrays, and Paddle misreads negative strides
     bits = array.dtype == np.uint16
     out = paddle.utils.dlpack.from_dlpack(array.view(np.int16) if bits else array)
     out = out.view("bfloat16") if bits else out
@@ -57,7 +58,8 @@ def share(array: Host, place: Any = None) -> paddle.Tensor:
 
 
 def as_tensor(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor with the values of the caller's NumPy array; raise TypeError for dtypes outside of Paddle."""
+    """Return a tensor with a copy of the caller's NumPy array; raise TypeError for a dtype that Paddle does not
+    have."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
     if array.dtype.kind not in "fiubc":

@@ -1,6 +1,6 @@
-"""Paddle's calls on sparse gradients, for the conformance suite's real gradients.
+"""Paddle's calls on sparse gradients. The conformance suite uses them.
 
-This module does not import islices, because it has the calls of a Paddle user.
+This module does not import islices, so that its calls are those of Paddle users without islices.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Host = np.ndarray[Any, Any]
 
 
 def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
-    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
-    if rows.dtype in (paddle.float16, paddle.bfloat16):  # of which Paddle has no products on the CPU
+    """Return sum(rows * weights). The gradient of this loss with respect to rows is exactly `weights`."""
+    if rows.dtype in (paddle.float16, paddle.bfloat16):  # for 16 bits, Paddle has no products on the CPU
         rows, weights = rows.astype("float32"), weights.astype("float32")
     return (rows * weights).sum()
 
 
 def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> paddle.Tensor:
-    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) for the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     Returns
     -------
     SelectedRows of height num_rows
-        Uncoalesced, with one slice per occurrence. It includes padding_idx, so the caller drops that row.
+        Uncoalesced, with one slice per occurrence. The slices of padding_idx are included, so the caller drops that
+        row.
     """
     layer = paddle.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True)
     (layer(paddle.to_tensor(ids)) * paddle.to_tensor(upstream)).sum().backward()
@@ -43,8 +44,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return label -> (call that builds it, the name of islices' error) for inconsistent SelectedRows, which Paddle
-    builds. Paddle's lazy Adam ends the process on the first two."""
+    """Return {label: (a call that builds inconsistent SelectedRows, the name of islices' error)}. Paddle does not check
+    these objects. Paddle's lazy Adam ends the process on the first two."""
 
     def selected_rows(rows: list[int]) -> paddle.Tensor:
         gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)
@@ -61,7 +62,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def trainable(array: Host) -> paddle.Tensor:
-    """Return a parameter with the values of an array."""
+    """Return a Paddle parameter with the values of an array."""
     return paddle.to_tensor(array)
 
 

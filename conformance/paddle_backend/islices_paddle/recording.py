@@ -1,8 +1,8 @@
-"""Differentiate by looked-up rows, and define functions with given gradients, in Paddle's autograd.
+"""Differentiate with respect to looked-up rows, and define functions with custom gradients, in Paddle's autograd.
 
-Rows are read outside the graph and become its leaves, so autograd stops at them. The table never takes part, and no
-table-sized gradient is allocated. Paddle turns an exception in a gradient function into an OSError that quotes it; this
-module restores the exception. May import: Paddle, the core.
+The rows are read outside the autograd graph and become leaves of the graph. So the table is not part of the graph, and
+no table-sized gradient is allocated. If a gradient function raises an exception, Paddle raises an OSError that quotes
+it; this module raises the original exception. May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["custom_gradient", "differentiate"]
 
 
 class Differentiation:
-    """One call of `differentiate`, with the tensors that must not change meanwhile and the errors of its gradient
+    """One call of `differentiate`: the tensors that must not change during the call, and the errors of its gradient
     functions."""
 
     def __init__(self, inner: bool) -> None:
@@ -46,14 +46,14 @@ class Differentiation:
                 )
 
 
-#: The differentiation that runs: gradients of one inside another are differentiable themselves.
+#: The present differentiation. In a nested differentiation, the gradients must be differentiable as well.
 _current: ContextVar[Differentiation | None] = ContextVar("islices_paddle_differentiation", default=None)
-#: `paddle.grad` in two threads at a time ends the process (`Tensor.backward` does not).
+#: A lock, because two threads that call `paddle.grad` at the same time end the process (`Tensor.backward` does not).
 _one_at_a_time = threading.RLock()
 
 
 class Recorder:
-    """The lookups in one table that a differentiation records."""
+    """The recorder of all lookups in one table during a differentiation."""
 
     def __init__(self, read_rows: Callable[[Array, Array], Array], source: Source, owner: Differentiation) -> None:
         self.read_rows = read_rows
@@ -64,21 +64,21 @@ class Recorder:
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
         if self.owner.state == "closed":
             raise TypeError("table: used after the function that value_and_grad differentiated had returned")
-        if self.owner.state == "backward":  # recompute runs parts of fn again, for what they compute only
+        if self.owner.state == "backward":  # recompute runs parts of fn again, only for their values
             with paddle.no_grad():
                 rows = self.read_rows(self.source.weights, ids)
             rows.stop_gradient = not paddle.is_grad_enabled()
             return rows
         rows = self._read(ids, extras, static)
-        if not paddle.is_grad_enabled():  # paddle.no_grad within fn: these rows count as constants
+        if not paddle.is_grad_enabled():  # under paddle.no_grad in fn, rows are constants
             _refuse_reentrant_recompute()
             return rows
         if rows.stop_gradient:
             rows.stop_gradient = False
-        else:  # part of an outer differentiation's graph; a second name is what this one differentiates by
+        else:  # rows of an outer differentiation: differentiate with respect to a copy
             rows = paddle.assign(rows)
         self.owner.note(rows, "rows")
-        # copies of the ids: fn may fill the same memory anew for its next lookup
+        # copies of the ids, because fn may write new ids into the same memory for its next lookup
         self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
@@ -91,8 +91,8 @@ class Recorder:
 
 
 def _refuse_reentrant_recompute() -> None:
-    """Raise for reentrant recompute. It runs its function again in the backward pass, which is too late for a
-    lookup."""
+    """Raise an error under reentrant recompute. Recompute runs its function again in the backward pass, when a lookup
+    can no longer be recorded."""
     recomputing = sys.modules.get("paddle.distributed.fleet.recompute.recompute")
     if recomputing is None:
         return
@@ -131,10 +131,11 @@ def differentiate(
 
 
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
-    """Return tensors for fn with the variables' values. Each gets a separate gradient.
+    """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    A parameter stays the same object. If one variable is computed from another, or occurs twice, autograd would count
-    gradients through the one for the other too. In a nested call, it would also count values that fn captures.
+    If possible, a parameter is passed as the same object. Other variables are copied. If one variable is computed from
+    another, or occurs twice, autograd would otherwise add the gradient of the one to the other. In a nested call,
+    autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -161,7 +162,7 @@ def _gradients(loss: paddle.Tensor, inputs: list[paddle.Tensor], run: Differenti
         if run.errors:
             raise run.errors[0] from None
         raise
-    # stock layers with sparse=True hand over sparse gradients of their weights
+    # stock layers with sparse=True have sparse gradients of their weights
     return [
         paddle.zeros_like(x) if g is None else selected_rows.to_dense(g) if selected_rows.is_special(g) else g
         for g, x in zip(found, inputs, strict=True)
@@ -177,7 +178,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
             ctx.save_for_backward(*arrays)
             ctx.run = _current.get()
             out = forward(*arrays)
-            # Paddle takes an input that comes back for one that was changed in place
+            # if an input is returned, Paddle assumes that it was changed in place
             return paddle.assign(out) if any(out is x for x in arrays) else out
 
         @staticmethod
@@ -189,7 +190,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
                 if ctx.run is not None:
                     ctx.run.errors.append(error)
                 raise
-            # Paddle refuses a gradient for what takes none
+            # Paddle raises for a gradient of an input that needs none
             return tuple(None if x.stop_gradient else g for x, g in zip(arrays, gradients, strict=True))
 
     def call(*arrays: paddle.Tensor) -> paddle.Tensor:

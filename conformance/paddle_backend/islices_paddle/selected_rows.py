@@ -1,10 +1,10 @@
 """Split and build Paddle's SelectedRows without letting Paddle compute on them.
 
-Paddle does not check a SelectedRows: rows out of range end the process in its optimizers. Its elementwise functions
-act on stored rows, with unsummed duplicates. The C++ object that ``get_selected_rows`` returns does not keep its
-tensor alive, so its holder must hold the tensor too. Paddle has no public function to build one from Python. So
-`build` takes one from the gradient kernel of an embedding with a table of one row, and replaces its parts. May
-import: Paddle, NumPy and `islices.backend`.
+Paddle does not check a SelectedRows: rows out of range end the process in Paddle's optimizers. Elementwise functions
+work on the stored rows and do not sum duplicates. The C++ object that ``get_selected_rows`` returns does not keep the
+tensor alive, so the user of the object must keep the tensor as well. Paddle has no public function that builds a
+SelectedRows. So `build` computes the gradient of an embedding with a table of one row, and replaces the parts of this
+gradient. May import: Paddle, NumPy and `islices.backend`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["build", "is_special", "take_apart", "to_dense"]
 
 
 def is_special(x: paddle.Tensor) -> bool:
-    """Return whether a tensor is not dense. `take_apart` decides whether it is row-sparse."""
+    """Return True if a tensor is not dense. `take_apart` checks that such a tensor is row-sparse."""
     return not x.is_dense()
 
 
@@ -33,12 +33,12 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
         raise ValueError("x: got a SelectedRows without memory; accepted is one that holds values")
     parts = x.get_selected_rows()
     rows = np.array(parts.rows(), np.int64)
-    values = x._get_tensor_from_selected_rows()  # the same memory, without x's place in a graph
+    values = x._get_tensor_from_selected_rows()  # the same memory, detached from x's graph
     return NativeParts(values, share(rows, values.place), (parts.height(), *values.shape[1:]))
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """Return the SelectedRows of given values, which it shares, and int64 rows."""
+    """Return a SelectedRows with the given values and int64 rows; the values are shared."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)
@@ -51,6 +51,6 @@ def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Ten
 
 
 def to_dense(x: paddle.Tensor) -> paddle.Tensor:
-    """Return a dense tensor of x's full shape, for gradients of arguments that are dense anyway."""
+    """Return a dense tensor with the full shape of x. It is used for gradients of arguments that are dense."""
     values, rows, shape, *_ = take_apart(x)
     return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)

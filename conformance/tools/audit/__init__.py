@@ -1,7 +1,9 @@
-"""The audit, which applies the clauses of the specification to each framework's public functions.
+"""The audit compares the public functions of each framework with the clauses of the specification.
 
-probe.py      a row of the table, and the comparison     inputs.py     gradients that most rows give
-probes/       the tables, by framework                   keras_backends.py    rows that Keras's backends share
-choose.py     which of them     worker.py     makes the calls, in a process     run.py     the processes
-show.py       the report        command.py    islices audit
+probe.py         `Probe`, one call of a framework, and the comparison of its answer
+probe_inputs.py  gradients that most probes use
+probes/          the tables of probes, by framework
+prober.py        makes the calls, in a separate process
+findings.py      runs these processes, and writes the report
+command.py       defines `islices audit`
 """

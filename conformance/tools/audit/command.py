@@ -1,4 +1,4 @@
-"""Define `islices audit`, which compares each framework's functions with the clauses of islices."""
+"""Define `islices audit`, which compares each framework's functions with the clauses of the specification."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def audit(options: argparse.Namespace) -> int:
-    """Run the probes and print their report."""
+    """Run the selected probes and print the report of their findings."""
     found = modules()
     for name in options.backend or ():
         if not any(name in (m, framework_of(m)) for m in found):

@@ -1,6 +1,7 @@
-"""Run the probes, each module in a process, and write the findings as Markdown.
+"""Run each module of probes in a separate process, and write the findings as Markdown.
 
-If a process ends or hangs during a probe, this is the probe's finding, and another process runs the rest.
+If a process crashes or hangs during a probe, that is the finding of the probe, and another process runs the remaining
+probes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from islices.conformance.report import CLAUSES
 from islices.conformance.tools.audit import probes
 from islices.conformance.workers import run_worker
 
-#: Seconds after which a process counts as hung. Imports of frameworks on a busy machine are within.
+#: The seconds after which a process counts as hung. Importing a framework on a busy machine takes less.
 PATIENCE = 300
-#: From bad to good.
+#: The outcomes of probes, from bad to good.
 OUTCOMES = ("broken", "corrupts", "raises", "differs", "agrees", "not run")
 REMARKS = {"gone": "not in this version; in another: ", "changed": "not as once measured: "}
 
@@ -26,17 +27,17 @@ Finding = dict[str, Any]
 
 
 def modules() -> list[str]:
-    """Return the names of the modules that hold probes, alphabetically."""
+    """Return the names of the modules in probes/, in alphabetical order."""
     return sorted(m.name for m in pkgutil.iter_modules(probes.__path__))
 
 
 def framework_of(module: str) -> str:
-    """Return the framework of a module, such as torch for torch_compile."""
+    """Return the framework of a module of probes, such as torch for torch_compile."""
     return module.partition("_")[0]
 
 
 def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[Finding]:
-    """Yield the findings of the probes that mention the words, by number."""
+    """Yield the findings of the probes whose text contains `words`, in the order of the probes."""
     first: int | None = 1
     while first is not None:
         command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", module, words, str(first)]
@@ -54,8 +55,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured", "gone" if the trap no longer exists, "changed" if the answer is wrong in another way, or
-    ""."""
+    """Return "as measured" if the trap still exists, "gone" if the answer is correct, or "changed" if it is wrong in
+    another way. Return "" without an answer."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""
@@ -64,13 +65,14 @@ def _status(finding: Finding) -> str:
 
 # ---------------------------------------------------------------------- Markdown
 def summary(findings: Sequence[Finding]) -> str:
-    """Return one line of counts."""
+    """Return one line with the counts of outcomes."""
     outcomes = Counter(f["outcome"] for f in findings)
     return ", ".join(f"{outcomes[o]} {o}" for o in OUTCOMES if outcomes[o])
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Return a section per framework and a paragraph per finding, from worst to best."""
+    """Return the findings as Markdown: a section per framework and a paragraph per finding, with the worst findings
+    first."""
     lines = ["# What the frameworks' own functions do", ""]
     for framework in dict.fromkeys(framework_of(f["module"]) for f in findings):
         own = [f for f in findings if framework_of(f["module"]) == framework]

@@ -1,7 +1,7 @@
-"""A probe, which is one call of a framework with its input, the specification's answer, and a sentence on their
-difference.
+"""Define `Probe`: one call of a framework with its input, the answer that the specification requires, and a sentence
+about the difference.
 
-Every module in probes/ has a table `PROBES`.
+Every module in probes/ has a table `PROBES` of such records.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import numpy as np
 from islices.conformance.data import Array
 from islices.conformance.operations import UnsupportedError
 
-#: The expected answer of a call that must raise.
+#: The expected answer of a call that must raise an error.
 REFUSED = "an error"
 
 
 class CorruptionError(Exception):
-    """The error of a probe's call if the framework has written to memory that it must not change."""
+    """The error that a probe raises if the framework wrote to memory that it must not change."""
 
 
 class Probe(NamedTuple):
-    """A row of the audit.
+    """One row of the audit.
 
     Attributes
     ----------
     call, clause : str
-        The framework's function, as its users write it, and the clause of the specification for it.
+        The function of the framework, as its users write it, and the clause of the specification for it.
     claim : str
-        One sentence on the measured behaviour. Reports show it only if `trap` is found again.
+        One sentence about the measured behaviour. Reports show the sentence only if the run finds the same `trap`.
     instead : str
-        The islices call to use in its place.
+        The islices call that users can make instead.
     given : str
         A short name of the input.
     ask : callable
-        The function that makes the framework's call and returns the answer.
+        A function that makes the framework's call and returns the answer.
     expected : str, bool or array
         The specification's answer, or `REFUSED` if the call must raise.
     trap : str
@@ -61,14 +61,14 @@ class Probe(NamedTuple):
 
 
 def examine(probe: Probe) -> dict[str, str]:
-    """Make the call and compare: {"outcome": ..., "got": ..., "error": ...}."""
+    """Make the call of a probe and compare the answer. Return {"outcome": ..., "got": ..., "error": ...}."""
     try:
         got = probe.request()
     except CorruptionError as found:
         return {"outcome": "corrupts", "got": str(found), "error": ""}
-    except UnsupportedError as missing:  # this platform cannot tell
+    except UnsupportedError as missing:  # this platform cannot run the probe
         return {"outcome": "not run", "got": str(missing), "error": ""}
-    except Exception as error:  # whatever a framework raises is an answer
+    except Exception as error:  # every error of a framework counts as an answer
         outcome = "agrees" if probe.expected is REFUSED else "raises"
         return {"outcome": outcome, "got": f"{type(error).__name__}: {first_line(error)}", "error": ""}
     if probe.expected is REFUSED:
@@ -83,7 +83,7 @@ def first_line(error: BaseException) -> str:
 
 
 def difference(got: Any, expected: Any) -> str:
-    """Return the largest error in words, or "" if both are equal except for NaN and the sign of 0."""
+    """Return the largest error as a text, or "" if the answers are equal. NaN equals NaN, and -0 equals +0."""
     if isinstance(expected, str | bool):
         return "" if type(got) is type(expected) and got == expected else "another answer"
     a, b = plain(got), plain(expected)

@@ -1,6 +1,7 @@
-"""Gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework rounds.
+"""Define the gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework
+rounds.
 
-Sums and norms of the gradients are exact.
+The sums and norms of the gradients are exact.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from islices.conformance import oracle
 from islices.conformance.data import Array
 
 ROWS = 4
-#: The table before anything is done to it: 1 to 8.
+#: The table before any step: the numbers 1 to 8.
 WEIGHTS = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
 ZEROS = np.zeros((ROWS, 2), np.float32)
 
 
 class GivenGradient(NamedTuple):
-    """A gradient of a table of ROWS x 2."""
+    """A gradient of a table with the shape (ROWS, 2)."""
 
     values: Host
     indices: Host
-    dense: Host  # duplicates summed
+    dense: Host  # the rows after duplicates are summed
 
 
 def given(rows: Any, indices: list[int]) -> GivenGradient:
@@ -34,33 +35,34 @@ def given(rows: Any, indices: list[int]) -> GivenGradient:
 
 
 UNIQUE = given([[3, 0], [0, 4]], [1, 2])
-DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # norm 10; of the stored values 9.06
-CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])  # norm 5; of the stored values 141.5
+DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # the norm is 10; the norm of the stored values is 9.06
+# the norm is 5; the norm of the stored values is 141.5
+CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])
 
 SUBNORMAL = np.full(2, 1e-40, np.float32)
-#: Squares that vanish one by one beside the first one's, and do not together.
+#: Numbers of which a float32 sum loses each square next to the square of the first. Their common sum does not vanish.
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
 def floats(n: int, seed: int = 0) -> Host:
-    """Return n numbers of all sizes from 1e-3 to 1e3, none of them zero."""
+    """Return n float32 numbers of sizes from about 1e-3 to 1e3, none of them zero."""
     rng = np.random.default_rng(seed)
     return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), np.float32)
 
 
 def left_fold(values: Host, ids: Host, rows: int = ROWS) -> Host:
-    """Return the sum by clause 3, one addition at a time."""
+    """Return the sum of each row as clause 3 defines it, with one addition at a time."""
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     for row, value in zip(ids, values, strict=True):
         out[row] += value
     return out
 
 
-#: 600 rows whose sums show the order of the additions.
+#: 600 slices of three rows. The sums of the rows depend on the order of the additions.
 VALUES, IDS = floats(1200).reshape(600, 2), np.random.default_rng(1).integers(0, 3, 600)
 FOLDED = left_fold(VALUES, IDS)
 
 
 def norm_of(x: Host) -> float:
-    """Return the correctly rounded norm."""
+    """Return the correctly rounded norm of an array."""
     return float(oracle.norm(Array(x.dtype.name, x.shape, x.reshape(-1).tolist())).data[0])

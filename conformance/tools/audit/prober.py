@@ -1,7 +1,8 @@
-"""Run a module of probes in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
+"""Run the probes of a module in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
-It prints two JSON lines per probe: one before its call, which remains if the call ends the process, and the finding.
-An isolated probe runs only as the first, and the process ends after it. The last line says that all are done.
+The program prints two JSON lines per probe. The first counts only if the call ends the process; the second is the
+finding. An isolated probe runs only as the first of a process, and the process ends after it. The last line has the
+number of the next probe, or null after the last.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from islices.conformance.workers import version_of
 
 
 def main(module: str, words: str, first: int) -> int:
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what frameworks print goes to the error output
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # text that frameworks print goes to the error output
     os.dup2(2, 1)
     name = module.rpartition(".")[2]
     about: dict[str, Any] = {"number": name, "module": module, "version": version_of(framework_of(name))}
@@ -34,7 +35,7 @@ def main(module: str, words: str, first: int) -> int:
     with contextlib.suppress(ModuleNotFoundError):  # Windows
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash that is expected need not fill the disk
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # expected crashes write no core files
     warnings.simplefilter("ignore")
     table: list[Probe] = []
     try:
@@ -43,7 +44,7 @@ def main(module: str, words: str, first: int) -> int:
         if str(missing.name).startswith("islices"):
             raise
         say(outcome="not run", got=f"{missing.name} is not installed")
-    except UnsupportedError as missing:  # installed, and of no use here
+    except UnsupportedError as missing:  # the framework is installed but cannot run here
         say(outcome="not run", got=str(missing))
     for k, probe in enumerate(table, 1):
         about |= {"number": f"{name}-{k}", **probe._asdict(), "expected": text(probe.expected)}
@@ -57,14 +58,14 @@ def main(module: str, words: str, first: int) -> int:
         say(outcome="corrupts")
         try:
             say(**examine(probe))
-        except Exception:  # the probe's own fault; the others still run
+        except Exception:  # a fault of the probe; the other probes still run
             say(outcome="broken", got=traceback.format_exc().strip()[-1500:])
         if probe.isolated:
             say(next=k + 1)
             return 0
     say(next=None)
     channel.close()
-    os._exit(0)  # how a framework ends is no question of the audit, except for isolated probes
+    os._exit(0)  # skip the framework's exit code, which only isolated probes test
 
 
 if __name__ == "__main__":

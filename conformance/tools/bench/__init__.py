@@ -1,14 +1,14 @@
-"""`islices bench`, which compares islices with each framework's calls and with a copy of the bytes, as ratios in one
-run.
+"""`islices bench` compares islices with each framework's calls and with copying the same bytes, as ratios in one run.
 
-Machines, loads and frameworks differ, so times say little. Every round runs all implementations of one operation in a
-rotating order. The compared numbers are medians of the ratios within a round. Each backend runs in a separate
-process. A framework's operations are in `islices.conformance.own_calls`.
+Times depend on the machine, its load and the frameworks, so the results are ratios. Every round runs all
+implementations of one operation in a rotating order. A result is the median of the ratios within each round. Each
+backend runs in a separate process. The calls of each framework are in `islices.conformance.own_calls`.
 
-    command   the subcommand: which cases, which processes    measuring one process
-    rounds    interleaved rounds, medians                     limit     how fast memory moves the bytes that must move
-    results   the JSON                                        report    its tables
-    load      how busy others keep the cores                  formulas  the optimizers that are measured
-    variants  islices' steps                            frameworks/  what the users of each framework write
-    and one module a part: operations, small, updates, embedding, step
+    command    the subcommand: cases and processes            measuring  one process
+    rounds     interleaved rounds, medians                    limit      the time to copy the bytes that must be moved
+    results    the JSON of a run                              report     the tables of a run
+    load       the load by other processes                    rates      the measured optimizers and their formulas
+    variants   implementations of a step                      frameworks/  the code that users of each framework write
+    calls      counts the functions of a small call           benchmarks   the gradients of "operations"
+    operations, small, updates, embedding, step               the parts, one module each
 """

@@ -1,4 +1,5 @@
-"""Gradients for the bench's operations, described by the number of slices, their rows, and the length of rows."""
+"""Describe the gradients for the part "operations": the number of slices, the distribution of row numbers, and the
+length of rows."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ AXES: dict[str, tuple[Any, ...]] = {
     "distribution": ("unique", "uniform", "zipf"),
 }
 ROWS = 1_000_000
-#: to_dense is measured on small tables only.
+#: The number of rows for to_dense, which is measured only on small tables.
 DENSE_ROWS = 65_536
 
 
 class Benchmark(NamedTuple):
-    """One operation on one kind of gradient."""
+    """A measured case: one operation on one kind of gradient."""
 
     operation: str
     slices: int = 131_072
@@ -32,12 +33,12 @@ class Benchmark(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of the table."""
+        """The number of rows of the table for this operation."""
         return DENSE_ROWS if self.operation == "to_dense" else max(ROWS, self.slices)
 
     @property
     def sensible(self) -> bool:
-        """Return whether the table has as many distinct rows as the case needs."""
+        """Return True if the table has enough rows for distinct row numbers, if these are required."""
         return self.distribution != "unique" or self.slices <= self.rows
 
     def __str__(self) -> str:
@@ -45,14 +46,15 @@ class Benchmark(NamedTuple):
 
 
 def default_cases() -> list[Benchmark]:
-    """Return one size with all operations, then changes along one axis at a time. Together they take minutes."""
+    """Return all operations on one kind of gradient, then variations of one axis at a time. Measuring all cases takes
+    minutes."""
     first = [Benchmark(operation) for operation in AXES["operation"]]
     others = [case._replace(**{axis: value}) for case in first[:2] for axis in list(AXES)[1:] for value in AXES[axis]]
     return list(dict.fromkeys(first + others))
 
 
 def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
-    """Return every combination of the given values of each axis, with all operations if none is given."""
+    """Return every combination of the given values of each axis. If no operation is given, use all operations."""
     defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
     values = [given.get(axis) or defaults[axis] for axis in AXES]
     return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]
@@ -60,7 +62,7 @@ def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
 
 @lru_cache(maxsize=2)
 def draw_ids(distribution: str, slices: int, rows: int) -> Host:
-    """Return the row numbers of a gradient. Those of "unique" have no order."""
+    """Return the row numbers of a gradient, in random order."""
     rng = np.random.default_rng(0)
     if distribution == "unique":
         return rng.permutation(rows)[:slices]
@@ -68,7 +70,8 @@ def draw_ids(distribution: str, slices: int, rows: int) -> Host:
 
 
 def zipf_ids(count: int, rows: int) -> Host:
-    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
+    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1. The frequent rows are at random places
+    of the table."""
     rng = np.random.default_rng(0)
     cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
     ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])

@@ -1,8 +1,8 @@
-"""Count the functions of islices in a small call: ``python -m islices.conformance.tools.bench.calls``.
+"""Count the functions of islices that a small call runs: ``python -m islices.conformance.tools.bench.calls``.
 
-sys.setprofile, which sees compiled kernels too, counts the functions on a gradient of 64 slices of 16 numbers, after
-a first call that loads and compiles. With a call's name as argument, it shows which functions call each other. They
-are most of the cost of a small call, so tests/conformance/tools/test_calls.py limits their number.
+The gradient has 64 slices of 16 numbers. A first call loads and compiles; then sys.setprofile, which also sees compiled
+kernels, counts the functions. With the name of a call as argument, the program prints the tree of functions. Function
+calls are most of the cost of a small call, so tests/conformance/tools/test_calls.py limits their number.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import islices
 from islices import IndexedSlices, optim
 
 SLICES, WIDTH, ROWS = 64, 16, 1000
-#: What the files of islices lie in, kernels' templates included.
+#: The folders of islices' files, including the templates of kernels.
 FOLDER = islices.__file__.removesuffix("__init__.py")
 
 
 def functions_of(call: Callable[[], Any]) -> list[str]:
-    """Return the functions of islices that a call runs, in order, indented by depth."""
+    """Return the names of the islices functions that a call runs, in order, indented by their depth."""
     call()
     depth, found = 0, []
 
@@ -68,7 +68,7 @@ def _torch_calls() -> dict[str, Callable[[], Any]]:
 
     layer = torch.nn.Embedding(ROWS, WIDTH, sparse=True)
     layer(torch.from_numpy(np.random.default_rng(0).integers(0, ROWS, SLICES))).sum().backward()
-    adam = Adam(layer.parameters(), lr=0.2)  # numbers that no other call has formed
+    adam = Adam(layer.parameters(), lr=0.2)  # a new array, so that no result is cached
 
     def clip() -> None:
         assert layer.weight.grad is not None
@@ -78,7 +78,7 @@ def _torch_calls() -> dict[str, Callable[[], Any]]:
     return {"coalesce": lambda: islices.coalesce(layer.weight.grad), "clip_grad_norm_": clip, "Adam.step": adam.step}
 
 
-#: framework -> the calls that are counted, by name
+#: framework -> {name: call to count}
 CALLS: dict[str, Callable[[], dict[str, Callable[[], Any]]]] = {"numpy": _numpy_calls, "torch": _torch_calls}
 
 

@@ -1,4 +1,4 @@
-"""Define `islices bench`: choose the cases, run each backend in a separate process, and write the results."""
+"""Define `islices bench`: select the cases, run each backend in a separate process, and write the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from islices.kernels.threads import cores
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
 
-#: Seconds after which a process counts as hung.
+#: The seconds after which a measuring process counts as hung.
 PATIENCE = 3600
 
 EPILOG = """\
@@ -102,7 +102,7 @@ def _positive(text: str) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure or read a run, and show it."""
+    """Measure a run, or read a saved run, and show it."""
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
@@ -145,7 +145,7 @@ def _measured(options: argparse.Namespace) -> Record:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[Record]:
-    """Yield the measuring processes, with the expected number of records of each."""
+    """Yield a job for each measuring process, with the expected number of its records."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
@@ -161,16 +161,16 @@ def _jobs(options: argparse.Namespace) -> Iterator[Record]:
                 yield job | {"records": len(small.OPERATIONS)}
             elif part == "updates":
                 yield job | {"optimizers": list(OPTIMIZERS), "records": len(OPTIMIZERS)}
-            elif name == "numpy":  # differentiates nothing
+            elif name == "numpy":  # NumPy cannot differentiate
                 continue
             elif part == "embedding":
                 yield job | {"records": 2}
-            else:  # a process a case, for its tables take gigabytes
+            else:  # one process per case, because its tables need gigabytes
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
 def _records(job: Record) -> list[Record]:
-    """Return the records of one process. Raise RuntimeError if it fails or hangs."""
+    """Run the process of a job and return its records. Raise RuntimeError if the process fails or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}
     try:
@@ -182,5 +182,5 @@ def _records(job: Record) -> list[Record]:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise RuntimeError(f"{lines[-1]} (exit code {done.returncode})")
-    # frameworks print lines of their own
+    # frameworks may print other lines
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"backend"')]

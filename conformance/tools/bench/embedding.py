@@ -1,7 +1,7 @@
 """The part "embedding": one gradient step of sum(rows * upstream) on a small and on a very large table.
 
-All implementations first run on the same data and are compared; only then are they timed. They return (loss, values,
-indices).
+Before the timing, all implementations run on the same data, and their results are compared. An implementation returns
+(loss, values, indices).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ IDS, DIM = 16_384, 4
 
 
 def run(job: Record, emit: Callable[..., None]) -> None:
-    """Measure the step on tables of both sizes."""
+    """Measure the gradient step on a small and on a large table."""
     name = job["backend"]
     framework, block, rng = framework_of(name), block_of(name), np.random.default_rng(1)
     upstream = rng.standard_normal((IDS, DIM), np.float32)
     drawn = zipf_ids(IDS, TABLE_ROWS[0])
     for rows in TABLE_ROWS:
-        ids = (drawn * (rows // TABLE_ROWS[0])).astype(index_dtype(name))  # the same frequencies, spread over the table
+        # the same frequencies of ids, distributed over the large table
+        ids = (drawn * (rows // TABLE_ROWS[0])).astype(index_dtype(name))
         variants = framework.gradient(framework.ones((rows, DIM)), ids, upstream)
         title = f"value_and_grad of sum(lookup(table, ids) * upstream): {IDS:,} Zipf(1.1) ids, rows x {DIM} float32"
         emit(title=title, operation=f"{rows:,} rows", **_measured(f"{name}, {rows} rows", variants, block, job))
@@ -35,7 +36,7 @@ def run(job: Record, emit: Callable[..., None]) -> None:
 
 
 def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
-    """Compare the results of the implementations, and time them."""
+    """Compare the results of all implementations, then time the implementations."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
     for label, variant in variants.items():
@@ -51,7 +52,7 @@ def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None]
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the rows in a gradient and their sums, without the empty slots of compiled code, which are zeros."""
+    """Return (the distinct rows of a gradient, their sums). Omit zeros, which are the empty slots of compiled code."""
     named = np.any(values != 0, axis=1)
     distinct, place = np.unique(indices[named], return_inverse=True)
     sums = np.zeros((len(distinct), values.shape[1]))

@@ -1,4 +1,5 @@
-"""The limit of a call: the bytes that it must move, at the speed at which as many threads copy memory."""
+"""Measure the limit of a call: the time that the same number of threads needs to copy the bytes that the call must
+move."""
 
 from __future__ import annotations
 
@@ -10,20 +11,21 @@ from typing import Any
 
 import numpy as np
 
-#: Copied at a time: more than the caches hold.
+#: The number of bytes to copy at a time, which is more than the caches hold.
 BYTES = 1 << 26
 
 
 class Copying:
-    """Threads that copy memory. NumPy releases the GIL while it copies."""
+    """A measurement of the speed at which several threads copy memory. NumPy releases the GIL while it copies."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads
-        self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)  # ones: memory is there
+        # ones, so that the memory is allocated
+        self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
         self._pool = ThreadPoolExecutor(threads)
 
     def bandwidth(self) -> float:
-        """Return the bytes read and written per second in the best of six copies."""
+        """Return the number of bytes read and written per second in the fastest of six copies."""
         best = min(self._timed() for _ in range(6))
         return 2 * self._source.nbytes / best
 
@@ -38,7 +40,8 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of measure with the limit for that many bytes, from copies before and after it."""
+        """Return the result of `measure()` together with the limit for `nbytes`. The speed of copies is measured before
+        and after."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

@@ -1,4 +1,4 @@
-"""Measurement of the load by other processes, which makes times unreliable."""
+"""Measure the load by other processes, which makes times unreliable."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Cores of other processes from which on a measurement is called disturbed.
+#: The number of cores in use by other processes above which a measurement counts as disturbed.
 BUSY = 0.25
 
 
 class Others:
-    """A watch of other processes, which starts when it is made."""
+    """A measurement of the load by other processes, which starts when the object is made."""
 
     def __init__(self) -> None:
         self._before = _now()
 
     def cores(self) -> float | None:
-        """Return the number of cores that other processes used since the last call, or None if the system does not
-        report it."""
+        """Return the mean number of cores that other processes have used since the last call. Return None if the system
+        does not report the load."""
         now, before = _now(), self._before
         self._before = now
         if now is None or before is None or now[0] <= before[0]:
@@ -29,12 +29,13 @@ class Others:
 
 
 def is_disturbed(record: dict[str, Any]) -> bool:
-    """Return whether other processes used cores while a record was measured."""
+    """Return True if other processes used cores during the measurement of a record."""
     return (record.get("others") or 0) > BUSY
 
 
 def _now() -> tuple[float, float, float] | None:
-    """Return the seconds of the clock, of all busy cores, and of this process with its children."""
+    """Return (clock, busy time of all cores, processor time of this process and its children) in seconds, or None if
+    the system reports none."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

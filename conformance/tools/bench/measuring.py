@@ -1,6 +1,6 @@
-"""One process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
+"""Run one measuring process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
 
-It measures the part and the backend in the JSON argument, and prints each record as a line of JSON.
+JOB is JSON that names the part and the backend to measure. The process prints each record as a line of JSON.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from islices.conformance.tools.bench.load import Others
 
 
 def main(text: str) -> None:
-    """Measure the part that the job names, whose module has `run(job, emit)`."""
+    """Measure the part that the job names. The part's module has a function `run(job, emit)`."""
     job = json.loads(text)
     name, threads = job["backend"], job["threads"]
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[:threads])  # which every framework's pool of threads looks at as well
+        os.sched_setaffinity(0, cores[:threads])  # every framework's thread pool reads this as well
     islices.config.set_num_threads(threads)
     version, others = islices.get_backend(name).version(), Others()
 
     def emit(**found: Any) -> None:
-        # a line of its own, whatever a framework has written meanwhile
+        # on a new line, because a framework may have written a part of a line
         record = {"backend": name, "version": version, "part": job["part"], "others": others.cores(), **found}
         print("\n" + json.dumps(record), flush=True)
 
     importlib.import_module(f"islices.conformance.tools.bench.{job['part']}").run(job, emit)
     sys.stdout.flush()
-    os._exit(0)  # not by way of the interpreter's end, where frameworks' threads may wait
+    os._exit(0)  # skip the interpreter's exit, where threads of frameworks may hang
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
-A measurement goes from a framework's arrays of values and indices to a computed result. Every implementation runs
-once before the timing, and its result's norm is compared with the float64 norm. The report says which of the
-framework's calls is wrong or raises.
+A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
+timing, every implementation runs once, and the norm of its result is compared with the float64 norm. The report names
+each call of the framework that gives a wrong result or raises an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = 1e-3
 
 
 class Gradient(NamedTuple):
-    """A gradient as the framework's arrays, with its rows and its norm in float64."""
+    """A gradient in arrays of the framework, the number of its rows, and its norm in float64."""
 
     v: Any
     i: Any
@@ -35,7 +35,7 @@ class Gradient(NamedTuple):
 
     @property
     def max_norm(self) -> float:
-        """A limit below the norm, so that the clip has an effect."""
+        """A limit that is smaller than the norm, so that the clip has an effect."""
         return self.norm / 2
 
 
@@ -50,9 +50,9 @@ def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -
 
 
 def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
-    """Return the bytes that must be read and written.
+    """Return the number of bytes that an operation must read and write.
 
-    distinct is the number of distinct rows. clip_by_global_norm returns values for the given indices; norm returns
+    `distinct` is the number of distinct rows. clip_by_global_norm returns values for the given indices; norm returns
     one number.
     """
     row = case.dim * 4
@@ -66,13 +66,13 @@ def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
 
 
 def run(job: Record, emit: Callable[..., None]) -> None:
-    """Measure every case of the job."""
+    """Measure every case of a job."""
     B, copying = get_backend(job["backend"]), Copying(job["threads"])
     for case in (Benchmark(*x) for x in job["cases"]):
         subject = f"{case.slices:,} x {case.dim} {case.distribution}"
         try:
             found = _measured(B, case, copying, job)
-        except Exception as error:  # a case that fails is reported, and the others are measured all the same
+        except Exception as error:  # report a case that fails, and measure the others
             found = {"error": f"{type(error).__name__}: {error}"}
         emit(title=f"{case.operation}, milliseconds", operation=subject, **found)
 
@@ -103,12 +103,13 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 
 
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the framework's calls with remarks on wrong results, and the reasons why others raised."""
+    """Return (the framework's calls, with remarks in the labels of wrong ones; the messages of calls that raised
+    errors)."""
     found, failed = {}, {}
     for label, variant in own.items():
         try:
             result = variant()
-        except Exception as error:  # whatever a framework raises for what it does not have: the others are measured
+        except Exception as error:  # any error of a framework; the other calls are measured
             failed[label] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
         if not does_less(label):
@@ -120,10 +121,10 @@ def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> 
 
 
 def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
-    """Return the relative error of a result's norm."""
+    """Return the relative error of the norm of a result."""
     if isinstance(result, list):
         (result,) = result
-    if isinstance(result, tuple):  # JAX's and NumPy's: values have room for a power of two, spare ids are padding
+    if isinstance(result, tuple):  # JAX and NumPy: values may be padded to a power of two; further ids are padding
         values, ids = result
         pair = B.asarray(values[: len(ids)]), B.asarray(ids)
         result = IndexedSlices(*pair, (case.rows, case.dim), padded=True, validate=False)

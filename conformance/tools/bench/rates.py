@@ -1,4 +1,4 @@
-"""The optimizers that are measured, and their formulas as users write them on rows."""
+"""Define the measured optimizers, and their formulas as users write them for rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ OPTIMIZERS = {
     "rowwise_adagrad": optim.rowwise_adagrad(RATE, eps=EPS),
     "adam": optim.adam(RATE, beta1=BETA1, beta2=BETA2, eps=EPS),
 }
-#: optimizer -> state arrays of the table's shape, and of one number per row
+#: optimizer -> (number of state arrays with the shape of the table, number of arrays with one number per row)
 STATES = {"sgd": (0, 0), "adagrad": (1, 0), "rowwise_adagrad": (0, 1), "adam": (2, 0)}
 
 
 def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], g: Any, w: Any, *state: Any) -> Any:
-    """Return the new rows of the table and the state; adam's state ends with its two `corrections`."""
+    """Return the new rows of the table and of the state. For adam, `state` ends with the two `corrections`."""
     if kind == "sgd":
         return (w - RATE * g,)
     if kind == "adam":
@@ -32,18 +32,20 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 
 def corrections(kind: str, t: int) -> list[Any]:
-    """Return adam's rate at step t and the root of its second correction."""
+    """Return adam's corrected learning rate at step t and the root of its second bias correction; nothing for other
+    optimizers."""
     return [RATE / (1 - BETA1**t), (1 - BETA2**t) ** 0.5] if kind == "adam" else []
 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
-    """Return the shapes of the state arrays."""
+    """Return the shapes of the state arrays for some rows."""
     wide, narrow = STATES[kind]
     return [(rows, dim)] * wide + [(rows, 1)] * narrow
 
 
 def bytes_of_rows(kind: str, distinct: float, dim: int) -> dict[str, int]:
-    """Return the bytes of the rows of table and state that a step reads and writes, each row once, in float32."""
+    """Return the number of bytes that a step reads and writes in the rows of table and state. Each row counts once, in
+    float32."""
     wide, narrow = STATES[kind]
     return {
         "rows of tables": round(2 * distinct * dim * 4),

@@ -1,4 +1,4 @@
-"""The tables of a run in Markdown, with a line per implementation."""
+"""Write the tables of a run in Markdown, with a line per implementation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from islices.conformance.tools.bench.load import is_disturbed
 from islices.conformance.tools.bench.rounds import Record
 
 HEADS = ("backend", "what", "program", "ms", "x copy", "x other")
-#: The first so many columns are words, the others numbers.
+#: The number of columns with words; the other columns have numbers.
 WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A title with rows of text under `HEADS`, or a remark without rows."""
+    """A table: a title, and rows of texts under `HEADS`. Without rows, the title is a remark."""
 
     title: str
     rows: list[list[str]]
 
 
 def tables(run: Record) -> list[TextTable]:
-    """Return all tables of a run. The first has no rows and describes the machine."""
+    """Return all tables of a run. The first table has no rows; its title describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "
@@ -37,7 +37,7 @@ def tables(run: Record) -> list[TextTable]:
 
 
 def measured(run: Record) -> Iterator[TextTable]:
-    """Yield one table per title of the records, and the remarks."""
+    """Yield a table for each title in the records, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:
@@ -74,7 +74,7 @@ def _figures(number: float) -> str:
 
 
 def markdown(table: TextTable) -> list[str]:
-    """Return the lines of a table, its title first."""
+    """Return a table as lines of Markdown, with the title first."""
     if not table.rows:
         return table.title.splitlines()
     widths = [max(map(len, column)) for column in zip(HEADS, *table.rows, strict=True)]

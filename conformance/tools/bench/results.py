@@ -1,13 +1,13 @@
-"""A run as JSON, with its machine and its records.
+"""Make and read a run as JSON, with its machine and its records.
 
     {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
      "failures": [text], "records": [record]}
 
-A record has "backend", "version", "part", "operation" and "others", the cores that other processes used meanwhile.
-Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label. "own" is the
-framework's fastest implementation, and a second one if it is faster and does less. "times_as_fast", by label, is
-relative to the first of these: the median of the ratios within a round. Some have "limit" {"bytes", "bandwidth",
-"milliseconds"}, and "remarks" by label.
+A record has "backend", "version", "part", "operation" and "others", the number of cores that other processes used
+during the measurement. Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label.
+"own" lists the framework's fastest implementation, and a second one that is faster but does less, if there is one.
+"times_as_fast" by label compares with the first in "own": it is the median of the ratios within each round. Some
+records have "limit" {"bytes", "bandwidth", "milliseconds"}, and "remarks" by label.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from islices.cli import UsageError
 from islices.conformance.tools.bench.rounds import Record
 from islices.kernels.threads import cores
 
-#: The version of the JSON; readers raise for another one.
+#: The version of the JSON form; reading another version raises an error.
 FORM = 2
 
 
 def new_run(threads: int) -> Record:
-    """Return a run in which nothing has been measured yet."""
+    """Return a run without records."""
     return {
         "form": FORM,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -45,7 +45,8 @@ def new_run(threads: int) -> Record:
 
 
 def machine() -> Record:
-    """Return the facts on which a measurement depends: the system, its processor and memory, and the interpreter."""
+    """Return the facts on which measurements depend: the system, the processor, the memory and the Python
+    interpreter."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
@@ -57,7 +58,7 @@ def machine() -> Record:
 
 
 def read_run(path: str) -> Record:
-    """Return a run that was written with --json. Raise UsageError for any other file."""
+    """Read a run that `islices bench --json` wrote. Raise UsageError for any other file."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Rounds that interleave several implementations of one operation, and the evaluation of their times."""
+"""Time several implementations of one operation in interleaved rounds, and summarise the times."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 Call = Callable[[], Any]
-#: A job, a record or a part of one, as in their JSON.
+#: A job, a record, or a part of these, in the form of its JSON.
 Record = dict[str, Any]
-#: {label of an implementation: its milliseconds in each round}
+#: label of an implementation -> its milliseconds in each round
 Times = dict[str, list[float]]
 MOST_ROUNDS = 200
 
 
 def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
-    """Return the milliseconds of each implementation in each round, after one round that does not count.
+    """Return the milliseconds of each implementation in each round. A first round is not counted.
 
-    repeat is the least number of rounds, or half of it if one takes longer than seconds. More rounds follow until
-    seconds are spent. inner is the number of short calls that are timed together.
+    `repeat` is the smallest number of rounds, or half as many if one round takes longer than `seconds`. More rounds
+    follow until `seconds` have passed. `inner` is the number of short calls that are timed together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}
@@ -39,8 +39,8 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
 
 
 def _timed(variant: Call, inner: int) -> float:
-    """Return the milliseconds of one call. Its result is freed later, because freeing a table is not part of the
-    work."""
+    """Return the milliseconds of one call. The last result is freed after the timing, because freeing a table is not
+    part of the operation."""
     before = time.perf_counter()
     for _ in range(inner - 1):
         variant()
@@ -51,7 +51,7 @@ def _timed(variant: Call, inner: int) -> float:
 
 
 def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
-    """Return the implementations, each of which waits for its result."""
+    """Return the implementations, changed so that each call waits until its result is computed."""
 
     def wait(variant: Call) -> Call:
         def call() -> Any:
@@ -65,24 +65,26 @@ def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[st
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """Return the median of the ratios within a round."""
+    """Return the median of the ratios of two implementations' times in each round."""
     return median(x / y for x, y in zip(a, b, strict=True))
 
 
 def does_less(label: str) -> bool:
-    """Return True if the label of a framework's call ends in a remark: "(duplicates not summed)"."""
+    """Return True if the label of a framework's call ends in a remark such as "(duplicates not summed)"."""
     return label.endswith(")") and " (" in label
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """Return the framework's fastest call that does the same as islices, then the fastest of all if that does less."""
+    """Return the label of the framework's fastest call that does the same as islices. If a call that does less is
+    faster, add its label."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
 def summary(times: Times, own: list[str]) -> Record:
-    """Return medians, quartiles, the framework's fastest calls, and each call's ratio to the first of these."""
+    """Return the medians and quartiles of all calls, the framework's fastest calls, and the ratio of each call to the
+    first of the fastest."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),
@@ -94,5 +96,5 @@ def summary(times: Times, own: list[str]) -> Record:
 
 
 def timed(job: Record, variants: dict[str, Call], own: Iterable[str]) -> Record:
-    """Return the summary of as many rounds as the job says."""
+    """Time the implementations for as many rounds as the job says, and return the summary."""
     return summary(measure(variants, job["repeat"], seconds=job["seconds"]), list(own))

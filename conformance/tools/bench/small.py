@@ -1,7 +1,8 @@
-"""The part "small": calls on 64 x 16 values, which cost mostly overhead.
+"""The part "small": calls on 64 x 16 values, whose cost is mostly overhead.
 
-islices validates its input. "outside" gets a gradient, "inside" also builds it in each call, "native" gets and
-returns the framework's sparse object. Next to them is the framework's call that does the same, if it has one.
+islices validates its input. "outside" gets a ready gradient. "inside" also builds the gradient in each call. "native"
+gets and returns the framework's sparse object. The framework's call that does the same is measured as well, if there is
+one.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from islices.conformance.tools.bench.variants import block_of, framework_of, ind
 
 SLICES, DIM, ROWS = 64, 16, 1_000
 OPERATIONS = ("coalesce", "clip_by_global_norm", "sgd step")
-#: Calls timed together, and the least number of rounds: short calls vary most.
+#: The number of calls that are timed together, and the smallest number of rounds. Times of short calls vary most.
 INNER, ROUNDS = 20, 30
 MAX_NORM = 1.0
 
 
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the three operations."""
+    """Measure the small calls of all three operations."""
     name = job["backend"]
     B, framework = get_backend(name), framework_of(name)
     values = np.random.default_rng(1).standard_normal((SLICES, DIM), np.float32)
@@ -35,7 +36,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     for operation in OPERATIONS:
         own = owns.get(operation, {})
         variants = _ours(B, framework, operation, values, ids) | own
-        if name == "jax":  # the others return when they are done
+        if name == "jax":  # the results of other frameworks are complete when the call returns
             variants = blocking(variants, block_of(name))
         times = measure(variants, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
         title = f"small calls, {SLICES} x {DIM} float32, milliseconds; inside: builds the IndexedSlices"

@@ -1,8 +1,9 @@
-"""The part "step": whole training steps, which are what users wait for.
+"""The part "step": whole training steps, because users wait for whole steps.
 
-A step is lookup, loss, gradient, clipping by the global norm and an optimizer on the rows of the batch. The model has
-tables whose rows are summed in bags; the loss is the distance of the bags from targets. Every implementation starts
-from the same tables and reads the same batches. Losses are compared before the timing.
+A step consists of lookup, loss, gradient, clipping by the global norm, and an optimizer's step on the rows of the
+batch. The model has tables whose rows are summed in bags; the loss is the squared distance between the bags and
+targets. Every implementation starts from the same tables and reads the same batches. Losses are compared before the
+timing.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows
 from islices.conformance.tools.bench.rounds import blocking, does_less, timed
 from islices.conformance.tools.bench.variants import Ready, Way, block_of, framework_of, index_dtype, our_variant
 
-#: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
-#: round as eager code does.
+#: The loss is half the squared distance times this factor. The factor is a power of two, so that compilers that fuse
+#: products and sums round like eager code.
 LOSS_SCALE = 2.0**-8
-#: Far below the norm of any batch's gradient: every step clips.
+#: The limit of the clip: far below the norm of any batch's gradient, so that every step clips.
 MAX_NORM = 2.0**-3
-#: Batches that are read in turn. Rows of all of them are more than the caches hold.
+#: The number of batches, which the steps read in turn. The rows of all batches together are more than the caches hold.
 BATCHES = 4
-#: The relative error allowed between the losses of other programs and of islices. Other programs add up in another
-#: order, and add epsilon elsewhere.
+#: The allowed relative difference between the losses of other programs and of islices. Other programs use another order
+#: of sums, and add epsilon at other places.
 TOLERANCE = 1e-3
-#: The relative error allowed between the losses of islices' programs. Their gradients and tables have the same bits,
-#: but frameworks compile the sums of the loss differently.
+#: The allowed relative difference between the losses of islices' programs. Their gradients and tables have the same
+#: bits, but frameworks compile the sum of the loss differently.
 OUR_TOLERANCE = 1e-5
 #: The implementations of islices that promise the same bits.
 SAME_BITS = ("islices", "islices, compiled")
 
 
 class Model(NamedTuple):
-    """Float32 tables, and a batch with one bag per table and sample."""
+    """A model of float32 tables, and the sizes of its batches, which have one bag per table and sample."""
 
     rows: tuple[int, ...]
     dim: int
     bags: int
     ids: int
-    """Ids of a bag."""
+    """The number of ids in a bag."""
 
     def __str__(self) -> str:
         several = f"{len(self.rows)} tables of {self.rows[0]:,} to {self.rows[-1]:,} rows"
@@ -56,12 +57,12 @@ class Model(NamedTuple):
 
 
 BAGS = Model((1_000_000,), 64, 4_096, 16)
-#: As in a recommender: an id of each feature, whose tables differ in size by a thousand.
+#: A model as in a recommender: one id per feature; the sizes of the tables differ by a factor of 1,000.
 TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)), 64, 2_048, 1)
 
 
 class Training(NamedTuple):
-    """A model, the optimizer that trains it, and whether gradients are clipped."""
+    """A measured case: a model, the optimizer that trains it, and True in `clip` if gradients are clipped."""
 
     model: Model
     optimizer: str
@@ -72,16 +73,16 @@ class Training(NamedTuple):
 
 
 def cases_of(backend: str) -> list[Training]:
-    """Return the measured cases of a framework."""
+    """Return the cases that are measured for a backend."""
     cases = [Training(BAGS, "adam", True), Training(BAGS, "adam", False)]
-    if backend == "torch":  # where FBGEMM is, and where recommenders are trained
+    if backend == "torch":  # FBGEMM needs torch, and recommenders are trained with torch
         cases.append(Training(BAGS, "rowwise_adagrad", False))
         cases += [Training(TABLES, kind, False) for kind in ("sgd", "adagrad", "adam")]
     return cases
 
 
 def title_of(case: Training) -> str:
-    """Return the title of the table that contains a case."""
+    """Return the title of the report's table that contains the given case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
         "move; x other: times as fast as the fastest program without islices"
@@ -89,7 +90,7 @@ def title_of(case: Training) -> str:
 
 
 class Problem:
-    """The batches of a case, pairs of (ids of each table, target) in NumPy, and the tables as they start."""
+    """The data of a case: batches of NumPy arrays (ids of each table, target), and the tables before the first step."""
 
     def __init__(self, case: Training, index_dtype: Any) -> None:
         self.case = case
@@ -101,22 +102,23 @@ class Problem:
         self.batches = [([x[k] for x in ids], targets[k]) for k in range(BATCHES)]
 
     def start(self) -> list[Host]:
-        """Return the tables, with the same numbers in new memory at each call."""
+        """Return the tables before the first step. Each call returns the same numbers in new memory."""
         rng, dim = np.random.default_rng(3), self.case.model.dim
         return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
 
     def feed(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
-        """Return the batches again and again, as a framework's arrays."""
+        """Return an endless iterator over the batches, as arrays of the framework."""
         return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
 
     def feed_one(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
-        """Return the batches of a single table as pairs of arrays."""
+        """Return an endless iterator over the batches of a model with one table, as pairs (ids, target)."""
         return ((x, wanted) for (x,), wanted in self.feed(ids, target))
 
     def nbytes(self) -> dict[str, int]:
-        """Return the least bytes that a step must read and write, as the mean of the batches. Each array counts once.
+        """Return the smallest number of bytes that a step must read and write, by kind, as the mean over the batches.
+        Each array counts once.
 
-        Clipping moves no more bytes, because a step that has the norm of the gradient's sums need not write them.
+        Clipping adds no bytes, because a step that knows the norm of the gradient need not write the summed gradient.
         """
         model = self.case.model
         distinct = sum(len(np.unique(x)) for ids, _ in self.batches for x in ids) / len(self.batches)
@@ -128,12 +130,13 @@ class Problem:
         }
 
 
-# ---------------------------------------------------------------------- islices, the same on each framework
+# ---------------------------------------------------------------------- implementations with islices, the same code on
+# each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return the implementations of islices by label. "islices" is the default."""
+    """Return {label: function that makes an implementation with islices}. The label "islices" is the usual form."""
     framework, variants = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
-    if more and len(problem.case.model.rows) > 1:  # an implementation uses gigabytes
+    if more and len(problem.case.model.rows) > 1:  # only these, because each implementation needs gigabytes
         return more
     variants["islices"] = lambda: _ready(name, framework, problem, None)
     if hasattr(framework, "compiled"):
@@ -152,7 +155,7 @@ def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
 
 
 def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Callable[..., Any]:
-    """Return a training step as a user of islices writes it."""
+    """Return a training step as users of islices write it."""
 
     def loss(tables: list[Table], ids: list[Any], target: Any) -> Any:
         bags = [
@@ -176,7 +179,7 @@ def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Call
 
 # ---------------------------------------------------------------------- compared, and timed
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the job's case, whose lists have the fields of `Training`."""
+    """Measure the case of a job. Its JSON lists the fields of `Training`."""
     name, block = job["backend"], block_of(job["backend"])
     (rows, *model), kind, clip = job["case"]
     case = Training(Model(tuple(rows), *model), kind, clip)
@@ -198,10 +201,10 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
-    """Take the first steps by every implementation. Raise RuntimeError if losses differ, or tables that must have the
-    same bits.
+    """Take the first steps with every implementation. Raise RuntimeError if their losses differ, or if tables differ
+    that must have the same bits.
 
-    An implementation whose label says that it takes another step is only compared by the loss before that step.
+    If a label says that the implementation computes another step, only the loss of its first step is compared.
     """
     expected: Any = None
     for label, variant in variants.items():

@@ -1,7 +1,7 @@
-"""The part "updates": steps of optimizers, compared with each framework's.
+"""The part "updates": steps of islices' optimizers and of each framework's optimizers.
 
-The gradient has the duplicates of a lookup. Every implementation has a separate table and state, and takes its first
-step from the same start. The result is compared with the formula in float64 before the timing.
+The gradient has duplicates, as after a lookup. Every implementation has a separate table and state with the same
+initial values. Before the timing, the result of the first step is compared with the formula in float64.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from islices.conformance.tools.bench.rounds import blocking, does_less, timed
 from islices.conformance.tools.bench.variants import Way, block_of, framework_of, index_dtype, our_variant
 
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
-#: The framework's own users know their gradient coalesced: this changes no result.
+#: The remark in a label for a step on a gradient that was coalesced before. Such a step has the same result.
 COALESCED = " (of a gradient coalesced before)"
 
 
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure a step of every optimizer."""
+    """Measure a step of every optimizer in the job."""
     name = job["backend"]
     framework, block, B, copying = framework_of(name), block_of(name), get_backend(name), Copying(job["threads"])
     values = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
@@ -49,17 +49,17 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
             if not does_less(label.removesuffix(COALESCED)):
                 _check(f"{name} {kind}, {label}", result, expected)
         nbytes = IDS * (4 * DIM + ids.itemsize) + sum(bytes_of_rows(kind, len(distinct), DIM).values())
-        # slow ones too: people use them
+        # slow calls are measured as well, because people use them
         found = copying.beside(nbytes, partial(timed, job, variants, own))
         emit(title=title, operation=kind, **found)
         del variants, ours, own, found
 
 
 def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
-    """Return an implementation that takes islices' step on a new table."""
+    """Return an implementation of islices' step on a new table."""
     table = framework.zeros((ROWS, DIM))
     state = OPTIMIZERS[kind].init(table)
-    if get_backend(table).name in ("numpy", "torch"):  # whose zeros are not given memory before they are written
+    if get_backend(table).name in ("numpy", "torch"):  # zeros of these frameworks get memory only when they are written
         for x in state.values():
             x += 0
 
@@ -70,7 +70,7 @@ def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Wa
 
 
 def _expected(kind: str, values: Any, ids: Any) -> Host:
-    """Return the changed rows after one step from zeros, in float64."""
+    """Return the changed rows of a table of zeros after one step, computed in float64."""
     distinct, place = np.unique(ids, return_inverse=True)
     g = np.zeros((len(distinct), DIM))
     np.add.at(g, place.reshape(-1), values)
@@ -81,7 +81,8 @@ def _expected(kind: str, values: Any, ids: Any) -> Host:
 
 
 def _check(subject: str, got: Any, expected: Any) -> None:
-    # where a sum all but vanishes, what eps does to it depends on where eps stands: one in a thousand may be off
+    # if a sum nearly cancels, the effect of eps depends on its place in the formula, so one element in a thousand may
+    # differ
     error = float(np.quantile(np.abs(got - expected), 0.999)) / float(np.max(np.abs(expected)))
     if not error <= 1e-3:
         raise RuntimeError(f"{subject}: off by {error:.2g} of the largest, expected at most 0.001")

@@ -1,4 +1,4 @@
-"""The implementations that the bench runs side by side, and those of islices for a step."""
+"""Define `Way`, an implementation that the bench measures, and find the modules of frameworks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """An implementation of a training, from its start."""
+    """An implementation of a training, which starts with new tables."""
 
     step: Call
-    """Take the next step; what it returns is not computed yet, perhaps."""
+    """A function that takes the next step; the returned result may still be pending."""
     tables: Callable[[], list[Any]]
-    """The tables as they are now."""
+    """A function that returns the present tables."""
 
     def timed(self) -> Any:
-        """Take a step and return all results that a caller waits for."""
+        """Take a step and return everything that a caller waits for: the result and the tables."""
         return self.step(), self.tables()
 
 
-#: A function that makes an implementation with separate tables.
+#: A function that makes an implementation with new tables.
 Ready = Callable[[], Way]
 
 
 def framework_of(name: str) -> Any:
-    """Return the module with the code that users of a framework write."""
+    """Return the module in frameworks/ of the given framework."""
     return importlib.import_module(f"islices.conformance.tools.bench.frameworks.{name}")
 
 
@@ -38,13 +38,13 @@ def block_of(name: str) -> Callable[[Any], None]:
 
 
 def index_dtype(name: str) -> str:
-    """Return the index type of a framework's users. JAX without x64 has no int64."""
+    """Return the usual index dtype of a framework. JAX without x64 has no int64."""
     return "int32" if name == "jax" else "int64"
 
 
 def our_variant(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any]) -> Way:
-    """Return the implementation that calls step(tables, states, *batch) -> (tables, states, result) for each batch of
-    feed."""
+    """Return an implementation that calls `step(tables, states, *batch)` with each batch of `feed`. `step` returns
+    (tables, states, result)."""
     held = [tables, states]
 
     def call() -> Any:

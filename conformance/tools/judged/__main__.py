@@ -1,7 +1,7 @@
 """Judge all libraries and write docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
 
-``--python`` names further environments; a library is judged in the first that has it. Without ``--docs`` the tables
-are printed. Exit codes: 0 done, with any scores; 2 usage.
+``--python`` names further environments; a library is judged in the first environment that has it. Without ``--docs``,
+the tables are printed. The exit code is 0 whatever the scores are, and 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results that an earlier run has for the libraries that are not judged now."""
+    """Return the results of an earlier run for the libraries that this run does not judge."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

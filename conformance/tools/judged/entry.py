@@ -1,4 +1,4 @@
-"""An entry to judge, which has a library's call, the formula that it documents, and the call as a step.
+"""Define `Judged`, an entry to judge: a library's call, the formula that the library documents, and the call as a step.
 
 May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.records`.
 """
@@ -21,11 +21,11 @@ class Judged(NamedTuple):
     call : str
         The function or class, as the library's users write it.
     formula : str
-        The formula that the library documents, or an identical one of another framework.
+        The formula that the library documents, or an identical formula of another framework.
     step : callable
         The step in the form of `islices.conformance.judge`.
     variant : str
-        The implementation, such as "fused", if a call has several; a column of the table.
+        The implementation, such as "fused", if the call has several. Each implementation is a column of the table.
     """
 
     call: str
@@ -35,13 +35,13 @@ class Judged(NamedTuple):
 
 
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return options by a library's names. Names that the library shares with islices stay."""
+    """Return options with a library's names. Names that are not in `names` stay."""
     return {names.get(name, name): value for name, value in options.items()}
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a function takes. A missing option is left out if it is off, and else raises
-    NotImplementedError."""
+    """Return the options that a function accepts. Omit other options if they are off; raise NotImplementedError if they
+    are on."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)
@@ -51,7 +51,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return the step without some options, as a user who leaves them out calls it."""
+    """Return a step that omits some options, as users who do not pass them would call it."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
@@ -62,18 +62,19 @@ def lacking(step: Step, *names: str) -> Step:
 
 
 def clip_of(clip: Callable[[Any, float], Any]) -> Step:
-    """Return the step of a function of (gradient, max_norm)."""
+    """Return a step that calls a function of (gradient, max_norm)."""
     return lambda w, g, state, t, *, max_norm: clip(g, max_norm)
 
 
 def betas(options: dict[str, Any]) -> dict[str, Any]:
-    """Return beta1 and beta2 as a pair."""
+    """Return the options with beta1 and beta2 as a pair `betas`."""
     rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
     return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
 
 
 def formulas(framework: str) -> Iterator[tuple[str, str]]:
-    """Yield (formula, its class) for a framework's optimizers. "Adam sparse" belongs to Adam."""
+    """Yield (name of a formula, name of its class) for the optimizers of a framework. "Adam sparse" belongs to the
+    class Adam."""
     for name, formula in FORMULAS.items():
         if formula.framework == framework and formula.gives == "weights" and "renorm" not in name:
             yield name, name.partition(".")[2].partition(" ")[0]

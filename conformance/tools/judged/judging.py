@@ -1,7 +1,7 @@
-"""Judge a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
+"""Judge the entries of a library in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-It prints JSON lines: the missing module, or one line before and one after each entry. So if the process ends early,
-its output shows the entry.
+The program prints JSON lines: the missing module, or one line before and one line after each entry. So if the process
+crashes, its output shows the entry.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement as a line of the table, with the scores over all trajectories, the cause, and the unjudged
-    parts."""
+    """Return a judgement as a line for the table: the scores over all trajectories, the cause, and the parts that were
+    not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {
@@ -37,7 +37,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """Judge an entry; an exception is a result as well."""
+    """Judge an entry and return its line. An exception of the library is a result as well."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
     add("--formula", action="append", metavar="NAME", help="only the entries of this one")
     options = parser.parse_args(arguments)
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what libraries print goes to the error output
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # text that libraries print goes to the error output
     os.dup2(2, 1)
 
     def say(line: dict[str, Any]) -> None:
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
             raise
         say({"missing": f"{missing.name} is not installed"})
         return 0
-    except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
+    # a shared library is missing, or conflicts with installed versions
+    except (ImportError, OSError, RuntimeError) as error:
         say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
         return 0
     say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version_of(library.LIBRARY)})

@@ -1,4 +1,5 @@
-"""Show a run of the judged libraries as tables of all scores, or for docs/judged.md as a summary and findings."""
+"""Write a run of the judged libraries as tables of all scores, or for docs/judged.md as a summary and a list of
+findings."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Line = dict[str, Any]
 
 
 def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
-    """Return the page with its two blocks replaced."""
+    """Return the page with new text in its two generated blocks."""
     blocks = {"summary": "\n\n".join(summary(run)), "findings": "\n".join(map(finding, scripts))}
     for name, text in blocks.items():
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -27,7 +28,7 @@ def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- scores
 def summary(run: Line) -> Iterable[str]:
-    """Yield a line of provenance, then a table with each library's calls by grade."""
+    """Yield a line about the origin of the run, then a table of the number of calls by library and grade."""
     machine = run["machine"]
     yield (
         f"{run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
@@ -41,13 +42,13 @@ def summary(run: Line) -> Iterable[str]:
 
 
 def scores(run: Line) -> Iterable[str]:
-    """Yield a table per library, or a line that says why it was not judged."""
+    """Yield a table for each library, or a line with the reason why the library was not judged."""
     yield from (f"{x['module']}: not judged, {x['missing']}" for x in run["libraries"] if "missing" in x)
     yield from map(_table, _merged(run))
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return the judged libraries, each once with its entries in all environments."""
+    """Return each judged library once, with its entries in all processes."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -60,7 +61,7 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return a library's table: a line per call, a column per variant."""
+    """Return the table of a library, with a line per call and a column per variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:
@@ -74,7 +75,8 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the score of grade 1, or of grade 2 if that is above 1. If both are above 1, return the likely mistake."""
+    """Return the text of a cell: the score of grade 1 if it is at most 1, else the score of grade 2. If both are above
+    1, return the likely mistake."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])
@@ -90,7 +92,7 @@ def _cell(entry: Line) -> str:
 
 # ---------------------------------------------------------------------- findings
 def finding(script: Path) -> str:
-    """Return the sentence that a script shows, its docstring, as an item with a link to the script."""
+    """Return a list item with the docstring of a finding's script, which is a sentence, and a link to the script."""
     text = ast.get_docstring(ast.parse(script.read_text("utf-8")))
     assert text is not None, f"{script.name} has no docstring"
     return f"- {text} ([script](judged/{script.name}))"

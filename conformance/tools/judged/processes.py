@@ -1,6 +1,6 @@
 """Judge every library in a separate process, in the first environment that has it.
 
-If a process ends during an entry, this is the entry's result, and a new process goes on with the next.
+If a process crashes during an entry, that is the result of the entry, and a new process continues with the next entry.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from islices.conformance.tools.judged import libraries
 from islices.conformance.workers import ended, run_worker
 
 Line = dict[str, Any]
-#: Seconds for a library.
+#: The seconds that a library may take.
 LIMIT = 1500
-#: Seconds for a finding's script.
+#: The seconds that the script of a finding may take.
 SCRIPT_LIMIT = 120
-#: The backends of Keras are chosen when it is imported: a process for each.
+#: library -> its backends. The backend of Keras is fixed at the import, so each backend has a process.
 BACKENDS = {"keras": ("tensorflow", "torch", "jax")}
-#: (library, variables of its process)
+#: (library, environment variables of its process)
 JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
     (name, variables)
     for name in sorted(m.name for m in pkgutil.iter_modules(libraries.__path__))
@@ -34,8 +34,9 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return the environment of a process: this islices, and the other environment's programs."""
-    bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
+    """Return the environment variables of a process. It uses this islices, and the programs of the given Python's
+    environment."""
+    bin = str(Path(python).parent)  # not resolved, because the Python of a virtual environment is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
     return found
@@ -43,14 +44,15 @@ def environment(python: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------------- a library
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
-    """Return {module, library, version, entries}, or {module, missing} if no environment has it. No formulas means
-    all."""
+    """Judge a library and return {module, library, version, entries}, or {module, missing} if no environment has the
+    library. Without `formulas`, judge all formulas."""
     found = _first(pythons, lambda python: _judged(name, python, {**environment(python), **variables}, formulas))
     return {"module": name, **found}
 
 
 def _first(pythons: Sequence[str], run: Callable[[str], Line]) -> Line:
-    """Return the result of the first environment that lacks nothing, else of the last one."""
+    """Return the result of the first environment in which no module is missing, else the result of the last
+    environment."""
     found: Line = {}
     for python in pythons:
         found = run(python)
@@ -74,7 +76,7 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
                 found.update(line)
             elif "formula" in line:
                 found["entries"].append(line)
-        if lines and "started" in lines[-1]:  # the process ended in it
+        if lines and "started" in lines[-1]:  # the process ended during this entry
             found["entries"].append({**lines[-1]["started"], "raised": end or "the process ended"})
             done = False
         elif not lines or "done" not in lines[-1]:
@@ -83,19 +85,20 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
 
 
 def _program(python: str) -> str:
-    """Return a program's absolute path, with links kept."""
+    """Return the absolute path of a program without resolving links."""
     return os.path.abspath(python) if os.sep in python else python
 
 
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
-    """Return {output} of a script in the first environment that has its imports, or {missing}."""
+    """Run a script in the first environment that has its imports. Return {output}, or {missing} if there is no such
+    environment."""
     script = script.absolute()
     return _first(pythons, lambda python: _printed([_program(python), str(script)], environment(python)))
 
 
 def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
-    variables = {k: v for k, v in variables.items() if k != "PYTHONPATH"}  # a finding is shown without islices
+    variables = {k: v for k, v in variables.items() if k != "PYTHONPATH"}  # the script must run without islices
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         try:
             process = subprocess.run(
@@ -107,7 +110,7 @@ def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     if "ModuleNotFoundError" in last:
         return {"missing": last}
     statement = process.stdout.strip().splitlines()
-    if process.returncode:  # a trace of addresses, which differ from run to run, begins with a line of dashes
+    if process.returncode:  # a line of dashes starts a trace of addresses, which differ in each run
         statement = [*itertools.takewhile(lambda line: not line.startswith("---"), statement)]
         statement.append(ended(process.returncode) if process.returncode < 0 else last)
     return {"output": "\n".join(statement)}

@@ -1,7 +1,7 @@
 """Compare gradients and tables, and explain their differences.
 
-`islices.porting.compare.measure` (TensorDifference) and `islices.porting.compare.explanation` define the parts of a
-`Difference`. May import: this folder.
+A `Difference` contains each `TensorDifference` of `islices.porting.compare.measure` and each `Explanation` of
+`islices.porting.compare.explanation`. May import: this folder.
 """
 
 from islices.porting.compare.difference import Difference, diff

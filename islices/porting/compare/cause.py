@@ -1,7 +1,8 @@
-"""Define `Cause`, one possible reason for a difference, with its test, its traits and the line that fixes it.
+"""Define `Cause`, one possible reason for a difference, with a function that tests it and the line of code that fixes
+it.
 
-Search and report read only the record of a cause, and contain no names of causes. To add a cause, write its record and
-its function in a module of `islices.porting.compare.causes`, which collects them.
+The search and the report read only the record of a cause, and contain no names of causes. To add a cause, write its
+record and its function in a module of `islices.porting.compare.causes`. That package collects the records.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
-#: (the line if only the first side has the cause, the line if only the second has it), formatted with a cause's
-#: details; or the same line for both.
+#: Either a pair (the line if only the first side has the cause, the line if only the second side has it), or one line
+#: for both cases. The lines are formatted with the details of the cause.
 Lines: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A change of one side by a treatment that the other side may have had.
+    """A change of one side by a treatment that the other side may have received.
 
-    apply: (rows of the side, rows of the other side, the tensor) -> the changed rows, or None without a change. It
-    accepts any rows of a tensor; its numbers are already read from the data. text uses {x} for the changed side and
-    {y} for the other one. cost: the bits read from the data. everywhere: the change also applies to equal tensors.
-    moved: in place of apply, the tensors of a with other row numbers, None for an unchanged one.
+    `apply` maps (rows of the side, rows of the other side, the tensor) to the changed rows, or to None if nothing
+    changes. It accepts any rows of a tensor; its numbers are already read from the data. `text` uses {x} for the
+    changed side and {y} for the other side. `cost` is the number of bits read from the data. If `everywhere` is True,
+    the change also applies to equal tensors. `moved` replaces `apply`: the tensors of side a with other row numbers,
+    None for each unchanged tensor.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -41,7 +43,7 @@ class Change:
 class Factor:
     """The factor a / b of each tensor that a cause predicts.
 
-    text uses {a} and {b} for the sides. cost: the bits read from the data.
+    `text` uses {a} and {b} for the sides. `cost` is the number of bits read from the data.
     """
 
     ratios: Sequence[float]
@@ -55,44 +57,47 @@ class Factor:
 class Cause:
     """One possible reason for a difference.
 
-    Its function changes or moves rows (`propose`), or gives a factor (`foretell`). The other attributes are traits.
+    Its function changes or renumbers rows (`propose`), or predicts a factor between the sides (`foretell`). The other
+    attributes describe the cause for the search and the report.
     """
 
-    #: Programs read the name, so it never changes; docs/diff.md has a line for each.
+    #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.
     name: str
-    #: Specific causes are tried, and reported, before general ones.
+    #: Causes with a lower rank are more specific; they are tried and reported first.
     rank: int
     _: KW_ONLY
-    #: (both, which) -> changes of that side; the search tests whether they help.
+    #: (both sides, 0 or 1 for the side) -> changes of that side; the search tests whether the changes help.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (now) -> factors that the sides allow, after the changes so far.
+    #: (the comparison after the changes so far) -> factors that may explain the rest of the difference.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: The cause means the same for a as for b.
+    #: A change of side a has the same meaning as the change of side b, so only one of them is tried.
     symmetric: bool = False
-    #: It removes rows that are missing on the other side; because both sides may miss rows, it may act on both.
+    #: The cause removes rows that are missing on the other side. Both sides may miss rows, so the cause may act on
+    #: both.
     drops: bool = False
-    #: It removes precision that the other side does not have.
+    #: The cause removes precision that the other side does not have.
     narrows: bool = False
-    #: The agreement of the sides to the bit: "always", if agreement within rounding would be no evidence; "never", if
+    #: Whether the sides must agree to the bit: "always" if agreement within rounding would be no evidence, "never" if
     #: the cause rounds.
     exact: Literal["always", "maybe", "never"] = "maybe"
-    #: A factor may act as well.
+    #: A factor may act together with the cause.
     scales: bool = True
-    #: Its factor comes from the elements themselves, so it is reported only if nothing else explains the difference.
+    #: The factor is estimated from the elements, so the cause is reported only if nothing else explains the difference.
     fitted: bool = False
-    #: The more general causes that are not reported if this one explains.
+    #: The more general causes that are not reported if this cause explains the difference.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes the cause, or a function from its details and the framework to the line.
+    #: The line that fixes the cause, or a function that computes the line from the details and the framework.
     fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
-    #: True if the side in its details is the one with the cause, False if the one without.
+    #: True if the side named in the details has the cause, False if the other side has it.
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
-        """Return the line that fixes the cause on the second side, in a framework; "" if there is none."""
+        """Return the line of code that fixes the cause on the second side, for that side's framework; "" if there is
+        none."""
         lines = self.fix(details, framework) if callable(self.fix) else self.fix
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
         line = lines if isinstance(lines, str) else lines[not lacks]
         try:
             return line.format_map(details)
-        except KeyError:  # the details do not contain the line's values
+        except KeyError:  # the details lack a value of the line
             return ""

@@ -1,4 +1,5 @@
-"""The data that causes read: every tensor on both sides, the gradient before clipping, and the caller's facts."""
+"""Define the data that causes read: every tensor on both sides, the gradient before clipping, and facts from the
+caller."""
 
 from __future__ import annotations
 
@@ -19,15 +20,16 @@ from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-#: Elements from which on causes are tried on some rows first; elements of all these rows.
+#: LARGE: from this number of elements on, causes are first tried on a sample of the rows. SAMPLE: the number of
+#: elements in this sample.
 LARGE, SAMPLE = 1 << 17, 1 << 15
-#: Behind every row.
+#: A row number above all others.
 END = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The facts that the caller knows."""
+    """Facts about the gradients that the caller of `diff` passes."""
 
     max_norm: float | None = None
     padding_idx: int | None = None
@@ -50,7 +52,7 @@ class Whole:
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
-        """Return a tensor. table: the table that a regularizer may add."""
+        """Return one tensor of both sides. `table` is the table that a regularizer may have added to the gradient."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
@@ -61,21 +63,21 @@ class Whole:
 
     @property
     def size(self) -> int:
-        """Return the number of elements of the larger side."""
+        """Return the number of elements on the side that has more elements."""
         return max(self.a.values.size, self.b.values.size)
 
     def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
-        """Return some rows. chosen: row numbers -> their mask or slice."""
+        """Return some rows of both sides. `chosen` maps an array of row numbers to a mask or slice."""
         a, b = (rows_at(x, chosen(x.ids)) for x in (self.a, self.b))
         return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
 
     def sample(self, elements: int) -> TwoSides:
-        """Return the rows on which causes are tried."""
+        """Return a sample of the rows with about the given number of elements, on which causes are tried first."""
         some = sample_rows(self.a, self.b, elements)
         return self.rows(lambda ids: contained(ids, some))
 
     def blocks(self) -> Iterator[TwoSides]:
-        """Yield every row, block by block."""
+        """Yield all rows of both sides, block by block."""
         rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
         for ends in pairwise([0, *np.union1d(self.a.ids[rows::rows], self.b.ids[rows::rows]), END]):
             yield self.rows(partial(_between, ends))
@@ -87,7 +89,7 @@ def _between(ends: tuple[int, int], ids: Array) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """Some rows of one tensor on both sides and of its raw gradient."""
+    """Some rows of one tensor: on both sides, and of its raw gradient."""
 
     whole: Whole
     a: Rows
@@ -99,30 +101,30 @@ class TwoSides:
         return self.whole.name
 
     def side(self, which: int) -> Rows:
-        """Return a for 0, b for 1."""
+        """Return the rows of a if `which` is 0, of b if it is 1."""
         return self.b if which else self.a
 
     def changed(self, which: int, change: Change) -> TwoSides:
-        """Return both sides with one of them changed, or this object if nothing changes."""
+        """Return both sides after a change of one side, or this object if nothing changes."""
         rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
         return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
 
     @property
     def same(self) -> bool:
-        """Return True if nothing is left to explain."""
+        """Return True if both sides have the same values, so that nothing is left to explain."""
         a, b, whole = self.a, self.b, self.whole
         alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
         return alike and np.array_equal(a.values, b.values, True)
 
 
 class Norm(NamedTuple):
-    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
+    """The norm of a whole tensor, and the norm of its unsummed slots (None if the slots are unknown)."""
 
     rows: float = 0.0
     slots: float | None = None
 
     def joined(self, x: Stored | Rows | None) -> Norm:
-        """Return the norm with more rows."""
+        """Return the norm of these rows and further rows together."""
         if x is None:
             return self
         slots = None if x.slot_norm is None else math.hypot(self.slots or 0.0, x.slot_norm)
@@ -130,7 +132,7 @@ class Norm(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A change that was made, the tensors that it changed, and the comparison before it."""
+    """A change that the search has made, the tensors that it changed, and the comparison before the change."""
 
     cause: Cause
     which: int
@@ -141,10 +143,10 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All tensors on both sides, with all rows or a sample, after the changes of chain.
+    """All tensors on both sides, with all rows or a sample, after the changes in `chain`.
 
-    slack: the allowance for two models' arithmetic in addition to rounding. ratios: factors of b's tensors, if not 1,
-    known within a relative tolerance.
+    `slack` is the allowance, in addition to rounding, for two models that compute in different orders. `ratios` are the
+    factors of side b's tensors, each known within the relative `tolerance`; empty means 1.
     """
 
     pairs: tuple[TwoSides, ...]
@@ -157,7 +159,7 @@ class Comparison:
 
     @classmethod
     def of(cls, source: tuple[Whole, ...], context: Context) -> Comparison:
-        """Return the comparison of all rows, or of a sample if there are many."""
+        """Return the comparison of all rows, or of a sample if the tensors are large."""
         share = SAMPLE // max(1, len(source))
         pairs = [
             whole.sample(max(share, SAMPLE // 16)) if _is_large(source) and whole.size > share
@@ -172,11 +174,11 @@ class Comparison:
 
     @property
     def eps(self) -> float:
-        """Return the largest eps of all types."""
+        """Return the largest eps among the types of all tensors."""
         return max((x.eps for p in self.pairs for x in (p.a, p.b)), default=0.0)
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
-        """Return the comparison with a side changed; None if that changes nothing."""
+        """Return the comparison after a change of one side, or None if nothing changes."""
         now = self
         if change.moved:
             moved = {t: replace(self.source[t], a=x) for t, x in enumerate(change.moved) if x is not None}
@@ -191,11 +193,11 @@ class Comparison:
         return replace(now, chain=(*self.chain, done)) if tensors else None
 
     def sides(self, which: int) -> Iterator[tuple[Rows, Rows, TwoSides]]:
-        """Yield (rows of a side, rows of the other side, the tensor)."""
+        """Yield (rows of the side `which`, rows of the other side, both sides) for each tensor."""
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Yield every row of each tensor, block by block, with all changes made."""
+        """Yield every row of each tensor, block by block, after all changes."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return
@@ -207,7 +209,7 @@ class Comparison:
 
     @lazy_property
     def norms(self) -> tuple[list[Norm], ...]:
-        """Return the norms of each tensor of a, of b and of the raw gradient."""
+        """Return three lists with the norms of each tensor: of a, of b and of the raw gradient."""
         found = tuple([Norm()] * len(self.pairs) for _ in range(3))
         for t, x in self.blocks() if self.chain else enumerate(self.source):
             for norms, side in zip(found, (x.a, x.b, x.raw), strict=True):
@@ -217,7 +219,7 @@ class Comparison:
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
-        """The paired elements of each tensor."""
+        """The paired elements of both sides, one `Paired` for each tensor."""
         return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
     def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:
@@ -230,7 +232,7 @@ class Comparison:
             yield self._paired(t, pair, seen.top if seen else None)
 
     def agree(self, *, exact: bool) -> bool:
-        """Return True if both sides agree in every row, to the bit or within the bound."""
+        """Return True if both sides agree in every row: to the bit if `exact`, else within the bound on rounding."""
 
         def near(p: Paired | None) -> bool:
             return p is not None and agrees(p, exact=exact, tolerance=self.tolerance)
@@ -239,11 +241,11 @@ class Comparison:
 
     @lazy_property
     def fits(self) -> list[float]:
-        """The factor between the sides that fits the compared rows best, per tensor."""
+        """The factor between the sides that fits the compared rows best, one number per tensor."""
         return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
-        """Return the largest |a - b| of an element, divided by the largest |value| of its tensor."""
+        """Return the largest |a - b| of any element, relative to the largest |value| of that tensor."""
         found = [0.0]
         for p in self._all_elements():
             if p is not None and p.top > 0:
@@ -253,5 +255,5 @@ class Comparison:
 
 
 def _is_large(source: Sequence[Whole]) -> bool:
-    """Return True if causes are tried on some rows first."""
+    """Return True if the tensors are so large that causes are first tried on a sample of the rows."""
     return sum(whole.size for whole in source) > LARGE

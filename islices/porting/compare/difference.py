@@ -1,4 +1,4 @@
-"""`diff`, which reports where and why two gradients, or two tables, of any frameworks differ."""
+"""Define `diff`, which reports where and why two gradients, or two tables, of any frameworks differ."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Difference(Reported):
     tensors : tuple of TensorDifference
         One for each tensor that both sides have.
     causes : tuple of Explanation
-        The explanations that make the sides equal, the most specific first. Each is one cause, or two that act
-        together. The list is empty if the sides are equal, or if no known cause explains the difference.
+        The explanations that make the sides equal, with the most specific first. An explanation is one cause, or two
+        causes that act together. The tuple is empty if the sides are equal, or if no known cause explains the
+        difference.
     only_a, only_b : tuple of str
         Tensors that only one side has.
     names : (str, str)
@@ -39,11 +40,11 @@ class Difference(Reported):
     rounding : bool
         True if the sides differ by no more than the bound on rounding.
     arithmetic : float or None
-        The distance divided by a tensor's largest absolute value, if it exceeds the bound on rounding but not the one
-        on two models' arithmetic.
+        The largest difference, divided by the tensor's largest absolute value. None unless the difference exceeds the
+        bound on rounding, but not the allowance for two models that compute in different orders.
     notes : tuple of str
     frameworks : (str, str)
-        The frameworks of both sides; "" if a side's arrays show it.
+        The frameworks of both sides; "" for a side whose arrays show the framework.
     """
 
     equal: bool
@@ -63,7 +64,7 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            True lists every tensor with its differing rows.
+            If True, list every tensor with its differing rows.
 
         Returns
         -------
@@ -93,23 +94,24 @@ def diff(
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
-        The sides may have different frameworks. Leaves are paired by name (keys and positions, joined by dots). Two
-        trees without a common name are paired by position if their shapes agree.
+        The sides may have different frameworks. Leaves are paired by name (keys and positions, joined by dots). If two
+        trees have no common name, their leaves are paired by position, provided that the shapes agree.
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
         The raw gradient before clipping, from which both sides were computed. Pass it uncoalesced if possible, to show
         duplicates.
     max_norm : float, optional
-        The limit to which either side was, or should have been, clipped.
+        The limit to which one side or both were clipped, or should have been.
     padding_idx : int, optional
-        The padding row; negative counts from the end.
+        The row number of the padding row; a negative number counts from the end.
     batch_size, tokens : int, optional
         Possible divisors of a mean.
     pair : mapping of str to str, optional
-        Names in a -> names in b, for tensors with different names.
+        A mapping of names in a to names in b, for tensors with different names.
     tables : tree like a, optional
-        For gradients: their tables, which a regularizer may have added to them.
+        The tables to which the gradients belong, because a regularizer may have added a multiple of a table to its
+        gradient.
 
     Returns
     -------
@@ -123,8 +125,8 @@ def diff(
     Notes
     -----
     Gradients are compared by coalesced rows (SPEC clause 4). A cause is reported only if it makes the sides equal, to
-    the bit or within a bound on rounding. More elements must agree than would by chance (SPEC clause 22).
-    `islices.parity` compares tables after steps.
+    the bit or within a bound on rounding. The number of elements that agree must be larger than chance would explain
+    (SPEC clause 22). `islices.parity` compares tables after steps.
 
     Examples
     --------
@@ -151,7 +153,8 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, then explain those at some positions by a function. called has the sides' names."""
+    """Measure all tensors, and explain their differences. `explained` gets the positions of the tensors that differ;
+    `called` has the names of the sides."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
@@ -170,7 +173,7 @@ def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[
 
 # ---------------------------------------------------------------------- options
 def side_names(names: Any) -> tuple[str, str]:
-    """Return the sides' names in the report, or raise TypeError for anything except two strings."""
+    """Return the names of the sides for the report. Raise TypeError unless `names` is two strings."""
     if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]

@@ -1,22 +1,22 @@
 """Check that two sides agree once a cause has been applied, and measure the evidence.
 
-**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is
-a sum of m terms (m - 1 additions). On either side, a term may pass a reciprocal, a product, a mean's division, a
-factor of clipping and a cast. These round at most 8 times, by half an eps of the sum of |terms| each. On both sides
-together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and the
-largest |value| of the row replaces the sum of |terms|. Then elements that are small because of cancellation prove
-nothing. Integers do not round: their bound is 0. An infinity agrees only with itself.
+**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is a
+sum of m terms (m - 1 additions). On each side, a term may go through a reciprocal, a product, the division of a mean, a
+clipping factor and a cast. These operations round at most 8 times; each rounding is at most half an eps of the sum of
+|terms|. To first order, the sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of neither side
+are known, m is 1, and the largest |value| of the row replaces the sum of |terms|. Then elements that are small because
+of cancellation are no evidence. Integers do not round: their bound is 0. An infinity agrees only with itself.
 
-**Slack.** Two models may compute their layers in different orders or by different functions. Then the rows get
-different gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each
-element. With slack s, every element may be further off by s times its tensor's largest |value| (`SLACKS`).
+**Slack.** Two models may compute their layers in different orders or by different functions. Then the gradients of the
+rows differ before any sum. The size of this difference depends on the terms of the tensor, not on the value of each
+element. With slack s, every element may differ by a further s times the largest |value| of its tensor (`SLACKS`).
 
-**Evidence.** An element that differed by D and now agrees within the bound r would agree by chance in about one of D
-/ r random pairs. So it gives log2(D / r) bits, at most the precision of its type. Elements with the same pair of
-values count once. An element of few digits, like a count, gives the bits of these digits and six more. A number from
-the data (a factor, a row, a permutation) costs as many bits as it could have explained. An explanation needs `ENOUGH`
-bits from at least two elements. One in 2^40 random pairs has them by chance. If all elements are within rounding
-before the change, there is no evidence for any cause.
+**Evidence.** An element may differ by D before the change and agree within the bound r after it. By chance, about one
+of D / r random pairs would agree. So the element counts as log2(D / r) bits of evidence, at most the precision of its
+type. Elements with the same pair of values count once. An element with few digits, such as a count, has at most the
+bits of these digits and six more. A number from the data (a factor, a row, a permutation) costs as many bits as it
+could have explained. An explanation needs `ENOUGH` = 40 bits from at least two elements. One in 2^40 random pairs has
+40 bits by chance. If all elements agree within rounding before the change, there is no evidence for any cause.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ import numpy as np
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, dot, matrix
 
-#: Bits of evidence below which nothing counts as a cause.
+#: The bits of evidence that a cause needs at least.
 ENOUGH = 40.0
-#: Bits of a number's sign and exponent.
+#: The bits for the sign and exponent of a number.
 SIZES = 6.0
-#: Roundings in addition to the additions of a row's slots.
+#: The number of roundings of an element, without the additions of its row's slots.
 ROUNDINGS = 8
-#: Bits of a number that no short decimal says.
+#: The cost in bits of a number that is not a short decimal.
 FREE = 24.0
 #: The number of elements to check first.
 FEW = 256
-#: Slacks to try in order, in eps of the narrower type, but no more than `MOST_SLACK`. Models of three layers in two
+#: The slacks to try in this order, in eps of the narrower type, but at most `MOST_SLACK`. Models of three layers in two
 #: frameworks, or in float32 and float64, were up to 2^6.3 eps apart; in float16 and bfloat16 up to 2^-4.6.
 SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 
@@ -47,28 +47,30 @@ SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 # ---------------------------------------------------------------------- corresponding elements
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The flat, corresponding elements of two sides.
+    """The corresponding elements of two sides, as flat arrays.
 
-    bound: how far apart rounding and the slack may bring the elements. top: the largest |value| of both tensors.
+    `bound` is the distance that rounding and the slack allow for each element. `top` is the largest |value| of both
+    tensors.
     """
 
     x: Array
     y: Array
     bound: Array
-    ids: Array  # of the rows
+    ids: Array  # row numbers
     eps: float
     precision: int
     top: float
 
     def at(self, places: Array) -> Paired:
-        """Return the elements that a mask or places select."""
+        """Return the elements that a mask or an array of positions selects."""
         return replace(self, x=self.x[places], y=self.y[places], bound=self.bound[places])
 
 
 def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Paired | None:
-    """Pair the elements. Return None if the rows' shapes differ, or the rows of two sparse sides.
+    """Pair the elements of two sides. Return None if the row shapes differ, or if both sides are sparse and have
+    different rows.
 
-    top: the largest |value| of both sides, if these rows may not contain it.
+    `top` is the largest |value| of both sides. Pass `top` if the largest value may be outside these rows.
     """
     if x.row_shape != y.row_shape:
         return None
@@ -92,9 +94,9 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
 
 # ---------------------------------------------------------------------- agreement
 def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
-    """Return whether x is y, to the bit or within the bound. Compare some elements first.
+    """Return True if x equals y: to the bit if `exact`, else within the bound. Compare a few elements first.
 
-    tolerance: the relative tolerance of y.
+    `tolerance` is the relative tolerance of y.
     """
     n = len(p.x)
     if n > 4 * FEW and not agrees(p.at(np.linspace(0, n - 1, FEW).astype(np.int64)), exact=exact, tolerance=tolerance):
@@ -108,18 +110,20 @@ def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
 
 
 def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
-    """Return the bits of evidence that x is y, if elements had the distances `was` (flat, >= 0) before.
+    """Return the bits of evidence that x equals y. `was` is the flat array of the elements' distances (>= 0) before the
+    change.
 
-    There is one number for each distinct element with evidence.
+    The result has one number for each distinct element with evidence.
     """
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     p, was = p.at(counted), was[counted]
-    limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # half the spacing, or less
+    limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # at most half the spacing of the type at x
     return bits_of(p.x, was, limit if exact else np.maximum(p.bound, limit), p.precision)
 
 
 def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
-    """Return the bits of evidence that distances `was` from x are now within the limit, if there are any."""
+    """Return the bits of evidence of the elements x whose distances were `was` and are now within the limit. Omit
+    zeros."""
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
     bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]
@@ -128,17 +132,17 @@ def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
 
 
 def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:
-    """Return the bits of several tensors together, minus the cost of numbers from the data; None if they do not
-    suffice for a cause."""
+    """Return the evidence of several tensors together, minus the cost of numbers from the data; None if it is not
+    enough for a cause."""
     bits = np.concatenate([np.zeros(0), *found])
     total = float(bits.sum()) - cost
     return total if total >= ENOUGH and len(bits) >= elements else None
 
 
 def _digits(x: Array) -> Array:
-    """Return the most evidence that a number can give: its significant bits, sign and exponent.
+    """Return the largest evidence that each number can be: the bits of its digits, sign and exponent.
 
-    Counts and powers of two are often equal by chance. There is only one zero, so a zero's evidence is not limited.
+    Counts and powers of two are often equal by chance. This function does not limit the evidence of a zero.
     """
     mantissa = np.ldexp(np.abs(np.frexp(x)[0]), 53).astype(np.int64)
     lowest = mantissa & -mantissa
@@ -147,7 +151,7 @@ def _digits(x: Array) -> Array:
 
 # ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
-    """Return the factor c for which x is c * y, by least squares; 0 where zeros leave it open."""
+    """Return the factor c that fits x = c * y best by least squares; 0 if all elements of y are zero."""
     square = product = 0.0
     for p in pairs:
         if p is not None:
@@ -159,8 +163,8 @@ def fitted(pairs: Iterable[Paired | None]) -> float:
 
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
-    """Return x with as few decimal digits as possible, and their cost. fits tests whether a shorter number is good
-    enough."""
+    """Return x with as few decimal digits as possible, and the cost of the digits in bits. `fits` tests whether a
+    shorter number is good enough."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

@@ -1,6 +1,6 @@
-"""The cause that makes two sides equal, in words, and its evidence.
+"""Define `Explanation`: the causes that make two sides equal, in words, with their evidence.
 
-An `Explanation` is one cause or two; each needs enough separate evidence (`islices.porting.compare.evidence`).
+An explanation has one or two causes; each cause needs enough evidence separately (`islices.porting.compare.evidence`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause in words, with its stable name, its sentence and its details."""
+    """One cause that was found: its stable name, a sentence about it, and details for programs."""
 
     name: str
     text: str
@@ -21,7 +21,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One cause, or two causes that act together, which make the sides equal.
+    """One cause that makes the sides equal, or two causes that make them equal together.
 
     Attributes
     ----------
@@ -29,10 +29,10 @@ class Explanation:
     exact : bool
         True if the sides agree to the bit, False if within the bound on rounding of SPEC clause 22.
     bits : float
-        The evidence in bits: one in 2^bits random pairs agrees this well.
+        The evidence in bits: by chance, one in 2^bits random pairs agrees this well.
     slack : float
-        The allowance for the arithmetic of two models in addition to rounding, as a part of each tensor's largest
-        |value|.
+        The allowance, in addition to rounding, for two models that compute in different orders. It is relative to each
+        tensor's largest |value|.
     """
 
     causes: tuple[Finding, ...]
@@ -42,10 +42,10 @@ class Explanation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the causes' names."""
+        """Return the names of the causes."""
         return tuple(cause.name for cause in self.causes)
 
 
 def name_sides(text: str, names: tuple[str, str]) -> str:
-    """Return a sentence with the names of the sides for {a} and {b}."""
+    """Return a sentence in which the names of the sides replace {a} and {b}."""
     return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)

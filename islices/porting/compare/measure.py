@@ -1,8 +1,10 @@
-"""Measure the distance of two tensors by rows, elements and norms. Equal means "same bits" as in the specification.
+"""Measure the difference of two tensors in rows, elements and norms. "Equal" means "same bits", as the specification
+defines it.
 
-Two sparse gradients are compared by their coalesced rows. So the same contributions in another order of rows, or
-uncoalesced, are equal. A row that only one side stores is a difference even if it is zero, because a lazy optimizer
-sees it. A dense tensor has no absent rows, so in a comparison with one, absent rows equal rows of zeros.
+Two sparse gradients are compared by their coalesced rows. So the order of the slots, and whether duplicates are already
+summed, make no difference. A row that only one side stores is a difference even if the row is zero, because a lazy
+optimizer updates stored rows. A dense tensor stores all rows. So a sparse gradient equals a dense tensor that has zeros
+in the absent rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: Rows of each kind, and elements of each row, that a report shows.
+#: The number of rows of each kind, and of elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
 
 
@@ -44,7 +46,8 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """The number of rows of one kind, and the first ten as (row, the first values of each side that has it)."""
+    """The number of rows of one kind, and the first ten rows as (row number, the first values of each side that has the
+    row)."""
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
@@ -57,25 +60,25 @@ class TensorDifference:
     Attributes
     ----------
     name, name_b : str
-        Its names in a and in b.
+        The names of the tensor in a and in b.
     equal : bool
-        Same dtype, shape, rows and bits.
+        True if the dtypes, shapes, rows and bits are the same.
     comparable : bool
         False if rows have different shapes; then the attributes below are not measured.
     kinds, dtypes, shapes, slots, norms : pairs, of a and of b
         kinds are texts like "torch sparse"; slots count the stored rows, duplicates included.
     rows : int
-        Rows in both.
+        The number of rows that both sides have.
     elements : int
-        Elements in both.
+        The number of elements that both sides have.
     largest : Place or None
         The largest difference; None if no common element differs (NaN against a number is inf).
     only_a, only_b, differing : RowSample
     notes : tuple of str
         Remarks that are not differences.
     row_gaps : dict of str to (row numbers, sizes)
-        The data of the picture by "both", "only_a" and "only_b": the largest difference in each row, or the row's
-        largest value.
+        The data of the picture, with the keys "both", "only_a" and "only_b". A size is the largest difference in a row
+        of both sides, or the largest value in a row of one side.
     """
 
     name: str
@@ -98,12 +101,13 @@ class TensorDifference:
 
     @property
     def whole(self) -> bool:
-        """Return True if both sides hold whole numbers: a mask or a counter, which no clipping or mean changes."""
+        """Return True if both sides contain whole numbers, such as masks or counters. Clipping and means never change
+        these."""
         return not any(dtype in FLOATS for dtype in self.dtypes)
 
     @property
     def same_rows(self) -> bool:
-        """Return True if the rows do not differ; types or shapes may."""
+        """Return True if no row differs; the types or shapes may differ."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
     @property
@@ -113,12 +117,12 @@ class TensorDifference:
 
     @property
     def shapes_alone(self) -> bool:
-        """Return True if nothing but the shapes differs."""
+        """Return True if only the shapes differ."""
         return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
 
 
 def measure(a: Stored, b: Stored) -> TensorDifference:
-    """Compare one tensor."""
+    """Compare one tensor of both sides."""
     head: dict[str, Any] = {
         "name": a.name, "name_b": b.name, "kinds": (_kind(a), _kind(b)), "dtypes": (a.dtype, b.dtype),
         "shapes": (a.shape, b.shape), "slots": (len(a.slot_ids), len(b.slot_ids)), "norms": (a.norm, b.norm),
@@ -134,7 +138,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     gaps = {"both": (ids[differing], worst)}
     for kind, s, other in (("only_a", a, b), ("only_b", b, a)):
         only = np.flatnonzero(~contained(s.ids, other.ids))
-        if a.sparse != b.sparse:  # compared with a dense side, zeros do not count
+        if a.sparse != b.sparse:  # if the other side is dense, rows of zeros do not count
             only = only[nonzero_rows(s.values[only])]
         samples[kind] = _sample(s.ids[only], s.values[only[:SHOWN]])
         gaps[kind] = s.ids[only], row_tops(np.abs(wide(s.values[only])))
@@ -152,7 +156,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
 
 
 def _place(k: int, ids: Array, x: Array, y: Array) -> Place:
-    """Return the place of the largest difference in the kth row of two arrays."""
+    """Return the place of the largest difference between row k of x and row k of y. `ids` has the row numbers."""
     u, v = wide(x[k : k + 1]), wide(y[k : k + 1])
     sizes = apart(u, v)
     at = np.unravel_index(int(sizes.argmax()), sizes.shape)

@@ -1,4 +1,4 @@
-"""Pair the tensors of two or more trees by name, else by position."""
+"""Pair the tensors of two or more trees by name, or by position if no name is common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors, by name, by `pair`, or by position. Skip leaves that are None."""
+    """Read two trees and pair their tensors by name, with the names in `pair`, or by position. Skip leaves that are
+    None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     names, notes = pair_names(left, right, pair), tuple[str, ...]()
     if not names and len(left) == len(right) and not pair:
@@ -34,9 +35,9 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 
 
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
-    """Return {a name in a: its name in b} by an argument ``pair=``, and by equal names.
+    """Return {name in a: name in b} from the argument ``pair`` and from equal names.
 
-    Raise TypeError or ValueError if pair is not a mapping, or has a name that its side lacks.
+    Raise TypeError or ValueError if ``pair`` is not a mapping, or contains a name that the side does not have.
     """
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
@@ -52,7 +53,8 @@ def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> 
 
 
 def leaves_beside(tree: Any, both: Both, argument: str) -> list[Stored | None]:
-    """Return the leaf of a third tree with a's name of each pair, else with b's name, else the only leaf."""
+    """Return the leaf of a third tree that belongs to each pair. The leaf has the name in a, else the name in b, else
+    it is the only leaf."""
     pairs = [(x.name, y.name) for x, y in both.stored]
     leaves = {} if tree is None else named_leaves(tree, argument)
     found = [leaves.get(p, leaves.get(q)) for p, q in pairs]

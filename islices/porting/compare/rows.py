@@ -1,4 +1,4 @@
-"""Define `Rows`, some float64 rows of a tensor, which causes transform, and choose some rows of large tensors.
+"""Define `Rows`, the float64 rows of a tensor that causes transform, and choose a sample of the rows of large tensors.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -27,7 +27,7 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: Bits of each type's significand; of integers as many as float64 holds.
+#: The bits of each type's significand; for integers, the bits of float64's significand.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
@@ -43,11 +43,11 @@ def eps_of(dtype: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows, or all, of one tensor of one side, without the zero rows of a dense tensor.
+    """Some rows, or all rows, of one tensor on one side, without the zero rows of a dense tensor.
 
-    terms is the sum of |slots| of each element, and counts the number of each row's slots. known: False if the tensor
-    came coalesced, so that terms are |values|. slots are (row numbers, ascending, and values), if values are sums of
-    them.
+    `terms` is the sum of |slots| for each element, `counts` the number of slots of each row. `known` is False if the
+    slots are unknown or no row has several slots; `terms` is then |values|. `slots` is (ascending row numbers, values)
+    if `values` are sums of slots, else None.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values as a matrix with one line per row."""
+        """Return the values as a 2-D array with one line for each row of the tensor."""
         return matrix(self.values)
 
     @property
@@ -82,25 +82,25 @@ class Rows:
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
-        """Return whether both have the same rows of the same shape."""
+        """Return True if both objects have the same rows, and the rows have the same shape."""
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the rows with other values, whose slots are unknown."""
+        """Return the same rows with other values. The slots of the new values are unknown."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})
 
     def scaled(self, factor: float) -> Rows:
-        """Return the rows times a factor."""
+        """Return the rows multiplied by a factor."""
         return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
 
     def onto(self, ids: Array) -> Rows:
-        """Return the values of other rows. Rows that are not there have zeros."""
+        """Return rows with the given numbers. Rows that this object does not have are zeros."""
         values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
         return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
     def select(self, keep: Array) -> Rows:
-        """Return the rows where keep, a boolean mask, is True."""
+        """Return the rows for which the boolean mask `keep` is True."""
         kept = self.onto(self.ids[keep])
         if self.slots is None:
             return kept
@@ -110,7 +110,7 @@ class Rows:
 
 
 def rows_at(x: Stored, places: Any) -> Rows:
-    """Return the rows of a tensor at a mask, slice or places of its ids."""
+    """Return the rows of a tensor that a mask, a slice or an array of positions in its ids selects."""
     ids, values = x.ids[places], wide(x.values[places])
     rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:
@@ -126,9 +126,10 @@ def rows_at(x: Stored, places: Any) -> Rows:
 
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
-    """Return the numbers of the rows on which causes are tried.
+    """Return the row numbers of the sample on which causes are tried.
 
-    Some rows are evenly spaced. Others belong to one side only, have several slots or the largest values, or differ.
+    The sample contains evenly spaced rows, rows of only one side, rows with several slots, rows with the largest
+    values, and rows that differ.
     """
     width = max(1, math.prod(x.row_shape), math.prod(y.row_shape))
     rows = max(LEAST, elements // width)
@@ -150,10 +151,10 @@ def _tops(s: Stored) -> Iterator[Array]:
 
 
 def spread(x: Array, n: int) -> Array:
-    """Return n evenly spaced elements, or all if there are at most n."""
+    """Return n evenly spaced elements of x, or x if it has at most n elements."""
     return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
 
 
 def _largest(x: Array, n: int) -> Array:
-    """Return the positions of the n largest."""
+    """Return the positions of the n largest elements."""
     return np.arange(len(x)) if len(x) <= n else np.argpartition(-x, n)[:n]

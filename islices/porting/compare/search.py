@@ -1,10 +1,10 @@
-"""The search for causes. It tests candidates singly, then in pairs, and ranks those that hold.
+"""Search for causes: test candidates singly, then in pairs, and rank the candidates that hold.
 
 A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
-within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
-difference, all are reported, the most specific first, without those that another subsumes. Tensors are explained
-together. If no cause explains the difference, the search runs again with slack for the models' arithmetic, smallest
-slack first.
+within the bound, with enough evidence for each change. A single cause is preferred to two. If several candidates
+explain the difference, the search returns all of them, the most specific first. It omits a candidate that only restates
+another more generally. One explanation must hold for all tensors. If no cause explains the difference, the search runs
+again with slack for two models that compute in different orders. It tries the smallest slack first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough,
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.stored import Array
 
-#: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
+#: The largest probability that a random factor lies as near to one of the predicted candidates.
 CHANCE = 1 / 32
-#: (explanations, True if the sides are within rounding, their distance if it is within the slack for two models)
+#: (explanations, True if the sides agree within rounding, the distance of the sides if it is within the slack for two
+#: models else None)
 Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
@@ -35,7 +36,7 @@ def explain(both: Comparison) -> Explained:
     singles = list(_changes(both))
     for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
         now, loose = replace(both, slack=slack), [replace(c, slack=slack) for c in singles]
-        near = now.agree(exact=False)  # then only equal bits explain
+        near = now.agree(exact=False)  # then only an explanation with equal bits counts
         if slack and near:
             return (), False, now.distance()
         found = _held([(now, loose)], exactly=near) or _held(((c, _changes(c)) for c in loose), exactly=near)
@@ -45,9 +46,10 @@ def explain(both: Comparison) -> Explained:
 
 
 def _changes(now: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons after each further change of one side.
+    """Yield the comparison after each possible further change of one side.
 
-    A change of values on both sides would cancel out; rows may be dropped from both.
+    The same change of values on both sides would cancel out, so it is not tried. The same cause may drop rows from both
+    sides.
     """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):
@@ -57,9 +59,10 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
-    """Return the explanations by comparisons and their further changes, or by factors after them.
+    """Return the explanations that hold. `tried` has pairs of (a comparison, the comparisons after one change more). An
+    explanation consists of changes, or of changes and a factor.
 
-    A factor that was fitted to the elements is only reported if nothing else explains the difference.
+    A factor that was estimated from the elements is only reported if nothing else explains the difference.
     """
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
@@ -76,7 +79,8 @@ def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: 
 
 # ---------------------------------------------------------------------- tests
 def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
-    """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
+    """Return the explanation that consists of the changes so far; None unless the sides agree and each change has
+    enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
     for exact in (True, False):
         allowed = "never" not in kinds if exact else not exactly and "always" not in kinds
@@ -87,7 +91,7 @@ def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
-    """Return the evidence of the weakest change, or None if it is not enough."""
+    """Return the evidence of the change with the least evidence, or None if that is not enough."""
     pairs, least = [(t, p) for t, p in enumerate(now.elements) if p is not None], math.inf
     for k, done in enumerate(now.chain):
         bits = enough((evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs), done.change.cost)
@@ -98,7 +102,8 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
 
 
 def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
-    """Return the changes made in words, where {x} and {y} become {a} and {b}, and more findings."""
+    """Return the explanation that consists of the changes so far and of the findings in `more`. In texts, replace {x}
+    and {y} by {a} and {b}."""
     found = []
     for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]
@@ -109,7 +114,8 @@ def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: 
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
-    """Return, for each paired element, the size of the kth change there, or of the agreement."""
+    """Return the distance that each element had before the kth change: the size of the change, or the value itself if
+    the change drops rows."""
     cause, which, change, *_ = now.chain[k]
     if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
         final: Array = np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
@@ -123,7 +129,8 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 # ---------------------------------------------------------------------- factors
 def _by_factors(now: Comparison) -> Iterator[Explanation]:
-    """Yield the explanations by a factor after the changes made: for each cause and side the first that holds."""
+    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one for each
+    side, the first that holds."""
     for cause in CAUSES.values() if None not in now.elements else ():
         sides = set()
         for f in cause.foretell(now) if cause.foretell else ():
@@ -134,8 +141,8 @@ def _by_factors(now: Comparison) -> Iterator[Explanation]:
 
 
 def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if it fits every row and each part has enough
-    evidence."""
+    """Return the explanation that consists of the changes so far and a factor. Return None unless the factor fits every
+    row, and each change and the factor have enough evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
         if not ratio > 0 or (fit and not cause.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None
@@ -164,7 +171,7 @@ def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
 
 
 def _subsumes(specific: Explanation, e: Explanation) -> bool:
-    """Return True if e only states a more general version of another explanation."""
+    """Return True if the explanation `e` is only a more general version of `specific`."""
     if specific is e:
         return False
     for order in permutations(specific.names):

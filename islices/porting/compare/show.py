@@ -1,4 +1,4 @@
-"""The text report of a Difference, and a picture of its rows. The picture needs matplotlib (extra `plot`)."""
+"""Write the text report of a `Difference`, and draw its rows. The picture needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from islices.porting.reports import columns, new_figure
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-#: Elements of a row shown in a line of the report.
+#: The number of elements of a row that a line of the report shows.
 IN_LINE = 4
 #: The number of tensors in a report that is not verbose.
 TENSORS = 2
-#: Kind of row -> colour, marker and label; {} is the side's name.
+#: Kind of row -> (colour, marker, label); {} in the label is the name of the side.
 STYLES = {
     "only_a": ("#d55e00", "^", "only in {}: |value|"),
     "only_b": ("#009e73", "v", "only in {}: |value|"),
     "both": ("#0072b2", "o", "in both, different: |difference|"),
 }
-#: Tensors that are drawn.
+#: The number of tensors in the picture.
 PANELS = 12
 
 
@@ -120,7 +120,7 @@ def _why(found: Difference) -> list[str]:
 
 
 def _fixes(found: Difference) -> list[str]:
-    """Return the lines that fix the causes of the first explanation. The causes of a step share one line."""
+    """Return the lines that fix the causes of the first explanation. All causes of an optimizer step share one line."""
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
@@ -162,7 +162,7 @@ def _without_cause(found: Difference) -> list[str]:
 
 # ---------------------------------------------------------------------- the picture
 def draw(found: Difference) -> Any:
-    """Return the picture, with a panel for each of the first twelve tensors that differ."""
+    """Return the picture of a difference. Each of the first twelve tensors that differ has a panel."""
     shown = [t for t in found.tensors if not t.equal][:PANELS]
     figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
@@ -176,7 +176,8 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw the largest number of each differing row. The axis cannot show zeros and numbers that are not finite."""
+    """Draw the largest number of each differing row. The logarithmic axis omits zeros and numbers that are not
+    finite."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

@@ -1,6 +1,7 @@
-"""A leaf of any framework for comparison: its slots and its coalesced rows, as host arrays.
+"""Read a leaf of any framework for comparison: its slots and its coalesced rows, as host arrays.
 
-A sparse leaf costs its stored rows and needs no table-sized array; a dense leaf costs its elements.
+The time and memory for a sparse leaf depend on its stored rows, not on its table. For a dense leaf, they depend on its
+elements.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from islices.embedding.table import Table
 from islices.norms.exact import Matrix, exact_norms
 
 Array = np.ndarray[Any, Any]
-#: The number of elements in a block, which keeps temporary arrays small.
+#: The number of elements in a block. Computing block by block keeps temporary arrays small.
 BLOCK = 1 << 17
-#: Dense tensors may hold these too.
+#: Dtypes that only dense tensors may have.
 WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One tensor of one side. A dense tensor has a slot for each of its rows; a 0-d one counts as one row.
+    """One tensor of one side. A dense tensor has one slot for each of its rows; a 0-d tensor counts as one row.
 
-    values and slots are host arrays: uint16 holds bfloat16.
+    `values` and `slots` are host arrays, with uint16 in the place of bfloat16.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Stored:
     sparse: bool
     ids: Array  # (k,), ascending, distinct
     values: Array  # (k, *row_shape), duplicates summed
-    slot_ids: Array  # (n,), as they came
+    slot_ids: Array  # (n,), in the original order
     slots: Array  # (n, *row_shape)
 
     @property
@@ -58,13 +59,14 @@ class Stored:
 
     @lazy_property
     def by_row(self) -> tuple[Array, Array]:
-        """Return the slots in the order of their rows, the start of each row's slots, and the end."""
+        """Return (the order that sorts the slots by row, the start of each row's slots in this order and the end of the
+        last row)."""
         order, _, starts = group(self.slot_ids)
         return order, starts
 
     @lazy_property
     def counts(self) -> Array:
-        """Return the number of slots of each row, (k,)."""
+        """Return the number of slots of each row, an array of shape (k,)."""
         return np.diff(self.by_row[1]) if self.has_duplicates else np.ones(len(self.ids), np.int64)
 
     @property
@@ -74,24 +76,24 @@ class Stored:
 
     @lazy_property
     def beyond_float64(self) -> bool:
-        """Return True if the leaf holds whole numbers that float64 rounds."""
+        """Return True if the leaf contains whole numbers that float64 cannot represent exactly."""
         if self.values.dtype not in (np.int64, np.uint64):
             return False
         return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())
 
     @lazy_property
     def norm(self) -> float:
-        """Return the norm of the gradient with summed duplicates (SPEC clause 7)."""
+        """Return the norm of the gradient after its duplicates are summed (SPEC clause 7)."""
         return norm_of(self.values)
 
     @lazy_property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots; None without duplicates."""
+        """Return the norm of the unsummed slots, or None if there are no duplicates."""
         return norm_of(self.slots) if self.has_duplicates else None
 
     @lazy_property
     def without_zeros(self) -> Stored:
-        """Return the tensor without the zero rows of a dense one."""
+        """Return the tensor without its zero rows if it is dense; return a sparse tensor unchanged."""
         if self.sparse or (some := nonzero_rows(self.values)).all():
             return self
         ids, values = self.ids[some], self.values[some]
@@ -99,7 +101,7 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Return a leaf of any framework as host arrays; raise TypeError if no backend knows it."""
+    """Return a leaf of any framework as host arrays; raise TypeError if no backend supports the leaf."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else accept(x, argument)
@@ -121,7 +123,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
 
 
 def _is_whole(x: Any) -> bool:
-    """Return True if x is a dense array of a type that slices and norms do not have: a mask or a counter."""
+    """Return True if x is a dense array of a type that slices and norms do not accept, such as a mask or a counter."""
     backend = find_backend(x)
     return (
         backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
@@ -135,19 +137,19 @@ def _ids(indices: Array) -> Array:
 
 # ---------------------------------------------------------------------- host arrays
 def wide(x: Array) -> Array:
-    """Return values as float64: floats of any type exactly, integers beyond 2^53 rounded."""
+    """Return values as float64. Floats of every type stay exact; integers beyond 2^53 are rounded."""
     x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
     return x.astype(np.float64, copy=False)
 
 
 def matrix(x: Array) -> Array:
-    """Return an array with one line per row."""
+    """Return a 2-D array with one line for each row of the tensor x."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def bits_equal(a: Array, b: Array) -> Array:
-    """Return, by element, whether arrays of one type and shape are equal. NaN equals NaN, and -0 equals +0 (SPEC,
-    same bits)."""
+    """Return a mask of the equal elements of two arrays with the same type and shape. NaN equals NaN, and -0 equals +0
+    (SPEC, same bits)."""
     if a.dtype == np.uint16:
         a, b = bfloat16_to_float32(a), bfloat16_to_float32(b)
     same: Array = a == b
@@ -157,7 +159,7 @@ def bits_equal(a: Array, b: Array) -> Array:
 
 
 def rows_differ(x: Array, y: Array) -> Array:
-    """Return a mask (k,) of the rows of two arrays of one shape that have other bits, computed block by block."""
+    """Return a mask (k,) of the rows whose bits differ between two arrays of the same shape. Compute block by block."""
     out = np.zeros(len(x), bool)
     for part in blocks(len(x), x.shape[1:]):
         p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
@@ -166,7 +168,7 @@ def rows_differ(x: Array, y: Array) -> Array:
 
 
 def apart(x: Array, y: Array) -> Array:
-    """Return |x - y|. It is 0 if both are NaN or the same infinity, and infinite if only one is NaN."""
+    """Return |x - y|. The result is 0 where both are NaN or the same infinity, and infinite where only one is NaN."""
     with np.errstate(invalid="ignore"):
         found = np.abs(x - y)
         if np.isfinite(found.max(initial=0.0)):
@@ -177,7 +179,7 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def row_tops(sizes: Array) -> Array:
-    """Return the largest number of each row, (k,)."""
+    """Return the largest number of each row, an array of shape (k,)."""
     tops: Array = matrix(sizes).max(axis=1, initial=0.0)
     return tops
 
@@ -185,13 +187,14 @@ def row_tops(sizes: Array) -> Array:
 def dot(x: Array, y: Array) -> float:
     """Return the dot product of flat arrays, computed by one thread.
 
-    BLAS's threads wait for each other far longer than a block takes, and their number changes the order of sums.
+    The threads of BLAS would wait for each other longer than the computation of a block takes. The number of these
+    threads would also change the order of sums.
     """
     return float(np.einsum("i,i->", x, y))
 
 
 def norm_of(x: Array) -> float:
-    """Return the 2-norm of all elements, by the sums of clause 7, before its last rounding."""
+    """Return the 2-norm of all elements, computed with the sums of SPEC clause 7, before its last rounding."""
     x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
         _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)
@@ -199,7 +202,7 @@ def norm_of(x: Array) -> float:
 
 
 def contained(ids: Array, others: Array) -> Array:
-    """Return a mask (k,) of the ids that are among others; both are ascending."""
+    """Return a mask (k,) of the ids that are also in `others`; both arrays are ascending."""
     if not len(others):
         return np.zeros(len(ids), bool)
     place = np.searchsorted(others, ids)
@@ -209,7 +212,8 @@ def contained(ids: Array, others: Array) -> Array:
 
 
 def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
-    """Return (row numbers, values of a, values of b) of the rows that both have, without copies if they have all."""
+    """Return (row numbers, values of a, values of b) for the rows that both tensors have. Copy nothing if both have the
+    same rows."""
     if np.array_equal(a.ids, b.ids):
         return a.ids, a.values, b.values
     in_b = contained(a.ids, b.ids)
@@ -217,7 +221,8 @@ def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return the values of rows, taken from part, which has the values of ids. Both ascend; missing rows get fill."""
+    """Return the values for the row numbers `rows`. `part` has the values of the row numbers `ids`; both arrays of
+    numbers are ascending. Rows that are not in `ids` get `fill`."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))
     out[there] = part[np.searchsorted(ids, rows[there])]

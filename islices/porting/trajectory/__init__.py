@@ -1,15 +1,15 @@
-"""The comparison of two trainings step by step, as long as rounding explains their distance.
+"""Compare two trainings step by step, as long as rounding explains the distance between them.
 
 positions       the trees of a step, as host arrays
 folder          a recording: a folder with a file for each step
 recorder        `Recorder`, which writes a recording
-tensor_names    pairs of the two sides' tensors
+tensor_names    which tensor of one side belongs to which of the other
 distances       the distance of two sides
-movements       the step itself, element by element
-verdict         one step: the first position that rounding does not explain
-trainings       `parity`: step after step until there is one; `Parity`, its result
-explaining      `islices.diff` at the position where they part
-parity_report   its report and its picture
+movements       judges the optimizer step, element by element
+verdict         judges one step up to the first position that rounding does not explain
+trainings       `parity`, which judges step after step, and `Parity`, its result
+explaining      `islices.diff` at the position where the trainings diverge
+parity_report   the report and the picture of a `Parity`
 
 May import: this folder.
 """

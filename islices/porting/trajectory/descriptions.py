@@ -1,6 +1,6 @@
-"""Descriptions of optimizers as JSON values: the record's name, a semantics and hyperparameters.
+"""Describe optimizers as JSON values: the name in `islices.optim`, the semantics and the hyperparameters.
 
-A recording contains them.
+A recording contains such a description.
 
 May import: the core.
 """
@@ -18,7 +18,8 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """Return an optimizer as JSON values; raise TypeError if a hyperparameter is a function or an array."""
+    """Return the description of an optimizer as JSON values. Raise TypeError if a hyperparameter is a function or an
+    array."""
     if isinstance(x, Mapping):
         if other_class(x) is None:
             _check(x)
@@ -39,7 +40,8 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Map a tensor's name, or "" for all, to the description of its optimizer. Raise TypeError for wrong arguments."""
+    """Return {name of a tensor, or "" for all tensors: description of its optimizer}. Raise TypeError for wrong
+    arguments."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -55,13 +57,13 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(description: Mapping[str, Any]) -> str | None:
-    """Return the class in a description of an optimizer that `islices.optim` does not have, else None."""
+    """Return the class name if the description is of an optimizer that `islices.optim` does not have, else None."""
     name = description.get("class") if len(description) == 1 else None
     return name if isinstance(name, str) else None
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError for a description of no optimizer of `islices.optim`."""
+    """Raise TypeError or ValueError if a description fits no optimizer of `islices.optim`."""
     options = dict(description)
     name = options.pop("name", None)
     if not isinstance(name, str) or name not in RECORDS:

@@ -1,4 +1,4 @@
-"""Distances between two sides at one position, tensor by tensor.
+"""Compute the distances between two sides at one position, tensor by tensor.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.measure`, `islices.porting.compare.rows`,
 `islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
@@ -20,9 +20,11 @@ from islices.porting.trajectory.positions import Leaf, Leaves
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
-    """Return blocks of (row numbers, rows of x, the same rows of y) in float64; None if the shapes differ.
+    """Return an iterator over blocks of (row numbers, rows of x, the same rows of y) in float64; None if the shapes
+    differ.
 
-    Duplicates are summed. Rows that only one side stores are zeros on the other; rows of zeros may be left out.
+    Duplicates are summed. A row that only one side stores has zeros on the other side. Rows that are zeros on both
+    sides may be missing.
     """
     a, b = (read(leaf, "", "").without_zeros for leaf in (x, y))
     if not same_shape(a.shape, b.shape):
@@ -33,7 +35,7 @@ def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
 
 
 def values_of(x: Leaf) -> Array:
-    """Return the elements of a leaf."""
+    """Return the elements of a leaf: the array, or the values of slices."""
     return x if isinstance(x, np.ndarray) else x.values
 
 
@@ -43,15 +45,15 @@ def eps_of(x: Leaf) -> float:
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
-    """Check that two leaves have the same numbers, of any types."""
+    """Return True if two leaves have the same numbers; their types may differ."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
-        return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # of whole tables: without copies in float64
+        return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # for whole tables, this avoids copies in float64
     pairs = beside(x, y)
     return pairs is not None and not any(apart(p, q).any() for _, p, q in pairs)
 
 
 def gap(x: Array, y: Array) -> float:
-    """Return the largest |x - y| of two arrays of one shape, which have axes."""
+    """Return the largest |x - y| of two arrays of the same shape, with at least one axis."""
     found = 0.0
     for part in blocks(len(x), x.shape[1:]):
         p, q = x[part], y[part]
@@ -70,9 +72,9 @@ def relative(x: Array, y: Array) -> Array:
 
 
 def summed(x: Leaf) -> tuple[Array, Array] | None:
-    """Return rows and how far two orders of summation may be apart there; None without duplicates.
+    """Return (row numbers, the distance that two orders of summation may cause), or None if there are no duplicates.
 
-    The distance is relative, per element. Sums of m terms may differ by (m - 1) eps of the sum of |terms|.
+    The distance is relative, one number per element. Sums of m terms may differ by (m - 1) eps of the sum of |terms|.
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None
@@ -86,7 +88,8 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
 
 
 def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, float]]:
-    """Return (norm of the difference, norm of the larger side, eps) of each tensor that both sides have."""
+    """Return (norm of the difference, norm of the side with the larger norm, eps) for each tensor that both sides
+    have."""
     found, (a, b) = {}, pair
     for name in filter(b.__contains__, a):
         pairs = beside(a[name], b[name])

@@ -1,4 +1,5 @@
-"""Pass both sides at the position where they diverge to `islices.diff`, with the input of their computation.
+"""Explain the position where two trainings diverge: pass the values of both sides to `islices.diff`, with the inputs
+from which they were computed.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -18,25 +19,25 @@ from islices.porting.compare.steps.side import TableStep
 from islices.porting.trajectory.distances import same_values, values_of
 from islices.porting.trajectory.positions import Leaves, Step, Steps
 
-#: {a framework: the semantics of its optimizers}
+#: framework -> the semantics of its optimizers
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
 #: The number of other tensors to explain if the step of the furthest tensor has no explanation.
 LARGER = 2
-#: Causes of gradients that tables and states may have as well; their fix is unknown there.
+#: The causes of gradients that tables and states may also have. The line that fixes a table or a state is unknown.
 OF_ARRAYS = ("dtype", "factor", "off_by_one", "rounded", "sign")
-#: For some positions, other positions of the step that may show the cause.
+#: position -> other positions of the same step that may show the cause
 OTHERS = {
     "outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
     "state": ("gradients", "clipped"),
 }  # fmt: skip
 
 
-#: The options of `diff` that the caller gives: names and numbers.
+#: The options of `diff` that the caller passes: names and numbers.
 Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return the difference at a position, and the differences at other positions of the step that name a cause."""
+    """Return (the difference at a position, {another position of the step: its difference, if that has a cause})."""
     found = _position(position, tensor, now, known)
     also = {}
     for other in () if found.causes else OTHERS.get(position, ()):
@@ -59,7 +60,7 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
         sides = now.common("state")
         states = _of_arrays(diff(*sides, **known))
         return replace(states, causes=states.causes or _begun(*sides, known["names"]))
-    if position == "clipped":  # raw gradients agree, so a factor does not come from the loss
+    if position == "clipped":  # the raw gradients agree, so a factor does not come from the loss
         before = now.a.get("gradients") or now.b.get("gradients")
         return _unmended(diff(*(s.applied for s in now), before=before, **known), ("factor",))
     (x, y), tables = now.common(position), now.a.get("tables")
@@ -68,7 +69,7 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain tensors without clipping or regularizers, first together, then only the one that is furthest off."""
+    """Explain tables or states. First try all tensors together, then only the tensor that is furthest apart."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -77,7 +78,7 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return the explanation of states that begin with one number per side, if these numbers differ."""
+    """Return an explanation if all differing states have one constant value per side, and the two values differ."""
     differing = [(values_of(x), values_of(b[name])) for name, x in a.items() if not same_values(x, b[name])]
     begins = [{number for x in side for number in np.unique(x)[:2].tolist()} for side in zip(*differing, strict=True)]
     if [len(numbers) for numbers in begins] != [1, 1]:
@@ -89,13 +90,13 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return the difference without causes that only gradients have, for arrays without clipping or regularizers."""
+    """Return the difference of tables or states without the causes that only gradients have, such as clipping."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 
 
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
-    """Return the difference without the lines that fix some causes."""
+    """Return the difference without the lines that fix the named causes."""
 
     def without_fix(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
@@ -106,9 +107,9 @@ def _unmended(found: Difference, names: Collection[str]) -> Difference:
 
 # ---------------------------------------------------------------------- the step
 def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
-    """Explain the step of the tensor that is furthest off.
+    """Explain the step of the tensor that is furthest apart.
 
-    If that tensor is too small to prove a cause, like a bias of one element, use those with the most elements.
+    If that tensor is too small to prove a cause, as a bias of one element is, use the tensors with the most elements.
     """
     tables = now.a.get("tables")
     name = tensor if tensor in tables else tensor.rpartition(".")[0]
@@ -123,7 +124,8 @@ def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
 
 
 def _steps_of(name: str, now: Steps, known: Known) -> Difference:
-    """Explain each side's step of a tensor separately, if the inputs of both are known."""
+    """Find the optimizer of each side's step of a tensor, if the inputs of both steps are known, and explain the
+    difference."""
     one, other = (_table_step(s, name) for s in now)
     if one is not None and other is not None:
         return _of_arrays(explain_step(one, other, name, known["names"]))
@@ -132,9 +134,11 @@ def _steps_of(name: str, now: Steps, known: Known) -> Difference:
 
 
 def _table_step(s: Step, name: str) -> TableStep | None:
-    """Return the step of a table with a state and a description, or None if parts are not recorded."""
+    """Return the step of a table with its state and the description of its optimizer, or None if a part is not
+    recorded."""
     step = s.table(name)
     if step.before is None or step.after is None or step.gradient is None or (s.number != 1 and "state" not in s.trees):
         return None
-    state = step.state or {"step": np.array([s.number - 1], np.int32)}  # none before the first step, or none at all
+    # there is no state before the first step, or no state at all
+    state = step.state or {"step": np.array([s.number - 1], np.int32)}
     return replace(step, state=state, optimizer=step.optimizer or {"semantics": OWN.get(s.framework, "")})

@@ -1,7 +1,7 @@
-"""A recording on disk: a folder with a file for each step, which `islices.save` writes and any program reads.
+"""Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
-Tables and states change little from step to step. After the first step, a recording holds only their changed rows. A
-leaf of slices at these positions means the previous array with the new rows in the place of the old ones.
+Tables and states change little from step to step. After the first step, a recording contains only the changed rows of
+tables and states. Slices at these positions replace rows of the previous array.
 
 May import: `numpy`, the core, this folder.
 """
@@ -23,12 +23,12 @@ from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import BEFORE, POSITIONS, Leaf, Leaves, Step
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
-#: Positions that go on from step to step.
+#: The positions whose arrays continue from step to step.
 LASTING = (*BEFORE, *BEFORE.values())
 
 
 def is_folder(x: Any) -> bool:
-    """Return True if a side's argument names a folder: a str or a path."""
+    """Return True if the argument for a side is a folder, which means a str or a path."""
     return isinstance(x, (str, bytes, os.PathLike))
 
 
@@ -40,7 +40,8 @@ def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
 
 # ---------------------------------------------------------------------- writing
 def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
-    """Write a step completely or not at all. Return the present tables and states, which the next call needs."""
+    """Write a step, completely or not at all. Return the tables and states after the step; the next call needs them as
+    `last`."""
     trees: dict[str, Leaves] = {}
     now = dict(last)
     for position, leaves in step.trees.items():
@@ -60,7 +61,7 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """Return the changes of a table: None, some rows, or the whole table."""
+    """Return the change of a table as slices of the changed rows, the whole table, or None if nothing changed."""
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:
@@ -76,7 +77,8 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
 
 # ---------------------------------------------------------------------- reading
 def read_folder(folder: Any, argument: str) -> Iterator[Step]:
-    """Yield the steps of a recording; raise ValueError if there are none, FileNotFoundError if there is no folder."""
+    """Yield the steps of a recording. Raise ValueError if the folder has no steps, FileNotFoundError if there is no
+    folder."""
     path = Path(os.fsdecode(folder))
     if not path.is_dir():
         raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")
@@ -106,7 +108,7 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
 
 
 def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
-    """Return tables with some of their rows replaced."""
+    """Return the tables of a step: the known arrays with the rows that the step replaces."""
     out = dict(known)
     for name, x in leaves.items():
         if isinstance(x, IndexedSlices):

@@ -1,11 +1,13 @@
-"""Judge the step itself by element: the tables and states after it, given those before it.
+"""Judge the optimizer step element by element: the tables and states after the step, compared with those before the
+step.
 
-After k steps, the allowance is `ROUNDINGS` + k eps of the tensor's largest movement so far, and the rounding of the
-table. The inputs of the two steps, gradients and states, have a relative distance r in an element. The allowance also
-has 2 r times the largest movement. An element whose gradient has cancelled has an r near 1. Adagrad and Adam take
-full steps in the direction of rounding there, so such elements are not judged.
+A movement is the change of an element by a step. The allowance is the distance that the two movements of an element may
+have. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus the
+rounding of the table, plus 2 r R. Here r is the relative distance of the inputs of the two steps, which are gradients
+and states, in that element. If a gradient has cancelled, r is near 1. There, Adagrad and Adam take full steps in the
+direction of a rounding error, so such elements are not judged.
 
-`Past` holds the contribution of earlier steps.
+`Past` stores the contribution of earlier steps to the allowance.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -26,11 +28,11 @@ from islices.porting.trajectory.distances import beside, eps_of, gap, relative, 
 from islices.porting.trajectory.positions import Steps
 
 Pair = tuple[Array, Array]
-#: Row numbers -> the relative distance of the inputs of each element's step.
+#: A function from row numbers to the relative distance between the two sides' inputs of each element's step.
 Inputs = Callable[[Array], Array]
-#: eps of a movement by which two computations of one step's formula may differ.
+#: The difference, in eps of a movement, that two computations of the same formula may have.
 ROUNDINGS = 64.0
-#: The decay of most running means of squares.
+#: beta2, the decay of running means of squares, as most optimizers have it.
 BETA2 = 0.999
 
 
@@ -41,14 +43,14 @@ class Found:
     Attributes
     ----------
     apart : float
-        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss and gradients it is
-        relative to the tensor's norm; for steps and states it is the distance of one element.
+        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss and gradients, the
+        distance is relative to the tensor's norm. For steps and states, it is the distance in one element.
     allowed : float
-        The distance that rounding may cause there.
+        The distance that rounding may cause in this tensor.
     tensor : str
         The tensor's name.
     judged : bool
-        False if the tables are already too far apart for a judgement.
+        False if the tables are already so far apart that a distance proves nothing.
     """
 
     apart: float
@@ -65,31 +67,31 @@ class Found:
 
 
 def furthest(found: Iterable[Found]) -> Found:
-    """Return the distance that uses most of its allowance."""
+    """Return the `Found` that uses most of its allowance."""
     return max(found, key=lambda one: one.share, default=Found(0.0, 0.0, ""))
 
 
 # ---------------------------------------------------------------------- what earlier steps leave
 @dataclass(frozen=True, eq=False)
 class MovingRows:
-    """One number for each element of some ascending rows, and 0 for all other rows."""
+    """One number for each element of the rows `ids` (ascending), and 0 for the elements of all other rows."""
 
     ids: Array
     values: Array
 
     def at(self, rows: Array) -> Array:
-        """Return the numbers of some rows, ascending."""
+        """Return the values for the given ascending row numbers."""
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return both in one object, element by element."""
+        """Return the values of both objects in one, combined element by element with the function `by`."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
 
 @dataclass(eq=False)
 class Past:
-    """The steps so far.
+    """A summary of the steps so far.
 
     Attributes
     ----------
@@ -98,9 +100,10 @@ class Past:
     count : int
         The number of steps.
     reach : dict of str to float
-        The largest movement of each table.
+        The largest movement so far of each table.
     relative : dict of str to MovingRows
-        The relative distance of each table's gradients. For a table without states it covers all steps so far.
+        The relative distance of each table's gradients: the last step for a table with states, all steps so far for a
+        table without.
     """
 
     last: Steps | None = None
@@ -109,7 +112,7 @@ class Past:
     relative: dict[str, MovingRows] = field(default_factory=dict)
 
     def add(self, now: Steps) -> None:
-        """Add a step."""
+        """Add a step to the summary."""
         for name, x, y in _tables(now):
             self.reach[name] = max(self.reach.get(name, 0.0), gap(x.before, x.after), gap(y.before, y.after))
             here = _gradients_apart(x, y)
@@ -119,7 +122,7 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield the steps of the tables that both sides have before and after."""
+    """Yield the two sides' steps of each table that both sides have before and after the step."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]
@@ -129,7 +132,8 @@ def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
 
 
 def _gradients_apart(x: TableStep, y: TableStep) -> MovingRows:
-    """Return the relative distances of a table's gradients, including different orders of summing duplicates."""
+    """Return the relative distances of a table's gradients, including the distance that orders of summing duplicates
+    may cause."""
     found = none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *x.before.shape[1:])))
     gradients = [s.gradient for s in (x, y) if s.gradient is not None]
     if parts := [(ids, relative(p, q)) for ids, p, q in (len(gradients) == 2 and beside(*gradients)) or ()]:
@@ -149,7 +153,7 @@ def _common_states(x: TableStep, y: TableStep) -> list[Pair]:
 
 # ---------------------------------------------------------------------- one step
 def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
-    """Judge the tables after a step, then the states; past includes the step."""
+    """Judge the tables after a step, then the states. `past` already includes the step."""
     if any(position not in s.trees for s in now for position in ("tables", "tables_after")):
         return
     known = all(s.applied for s in now)
@@ -164,7 +168,8 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
-    """Return the relative distance of the inputs of each element's step, which are gradients and states."""
+    """Return the relative distance of the inputs (gradients and states) of each element's step, as a function of row
+    numbers."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 
@@ -180,7 +185,7 @@ def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
 def _judge_table(name: str, x: TableStep, y: TableStep, steps: int, past: Past, r: Inputs | None) -> Found:
     reach, before, after = past.reach[name], (x.before, y.before), (x.after, y.after)
     eps, scalars = max(map(eps_of, (*before, *after))), 0.0
-    if any("v" in s.state_after for s in (x, y)):  # the roundings that a running mean of squares adds
+    if any("v" in s.state_after for s in (x, y)):  # the rounding errors of a running mean of squares
         known = [beta2 for s in (x, y) if isinstance(beta2 := s.optimizer.get("beta2"), float)]
         scalars = corrected_digits(max(known, default=BETA2), steps)
     of_reach = (ROUNDINGS + past.count + scalars) * eps * reach
@@ -220,7 +225,7 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Compare the movements of both sides. The allowance includes their distance before the step."""
+    """Compare the movements of both sides. The allowance includes the distance of the sides before the step."""
     found = Found(0.0, 0.0, name)
     moved = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(moved), before[0].shape[1:]) if len(moved) else ():

@@ -1,4 +1,4 @@
-"""The text report of a Parity, and a picture of its losses and distances, which needs matplotlib (extra `plot`).
+"""Write the text report of a `Parity`, and draw its losses and distances. The picture needs matplotlib (extra `plot`).
 
 May import: `islices.porting.reports`, this folder.
 """
@@ -14,7 +14,7 @@ from islices.porting.trajectory.verdict import ORDER
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-#: {position: its words in the report}
+#: position -> its description in the report
 TITLES = {
     "batch": "the batch", "start": "tables and states before the first step",
     "between": "tables changed since the step before", "outputs": "forward outputs", "loss": "the loss",
@@ -22,14 +22,14 @@ TITLES = {
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
-#: {position: advice if neither the position nor the rest of the step shows a cause}
+#: position -> advice if `diff` names no cause at this or another position of the step
 HINTS = {
     "batch": "hand both sides the same samples in one order: from a file, not shuffled",
     "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
     "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
     "outputs": "batch and tables agree: the forward pass is another",
 }  # fmt: skip
-#: Positions whose distances are drawn if both sides have them.
+#: The positions whose distances are drawn, if both sides have the position.
 DRAWN = ("outputs", "gradients", "clipped")
 
 
@@ -81,7 +81,8 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """Return a table of the sides' largest distance at each position, and its share of the allowed distance."""
+    """Return a table with the largest distance of the sides at each position, as a number and as a share of its
+    allowance."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:
         steps = [s for s in found.steps if position in s.positions]
@@ -109,7 +110,7 @@ def _unjudged(found: Parity) -> list[str]:
 
 # ---------------------------------------------------------------------- the picture
 def draw(found: Parity) -> Any:
-    """Return the picture."""
+    """Return the picture as a matplotlib figure."""
     figure = new_figure(12.4, 4.8)
     losses, gaps = figure.subplots(1, 2)
     steps = [s.step for s in found.steps]

@@ -1,4 +1,4 @@
-"""Steps of a training for comparison, as trees of host arrays by position, which no later step overwrites.
+"""Define `Step`, one step of a training for comparison: copies of its arrays on the host, by position.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.steps.side`,
 `islices.porting.trajectory.descriptions`.
@@ -28,9 +28,9 @@ Leaves = dict[str, Leaf]
 POSITIONS = (
     "batch", "tables", "state", "outputs", "loss", "gradients", "clipped", "tables_after", "state_after",
 )  # fmt: skip
-#: {a position after a step: the same position before the next step}
+#: position after a step -> the position of the same arrays before the next step
 BEFORE = {"tables_after": "tables", "state_after": "state"}
-#: The entries of a step other than positions.
+#: The keys of a step that are not positions.
 BESIDE = ("step", "optimizer")
 
 
@@ -38,8 +38,9 @@ BESIDE = ("step", "optimizer")
 class Step:
     """A step of one side.
 
-    number counts from 1. trees maps positions to leaves by name, without None. optimizers maps a tensor's name, or ""
-    for all, to the description of its optimizer. framework is its name, or "".
+    `number` counts from 1. `trees` maps each position to its leaves by name, without leaves that are None. `optimizers`
+    maps the name of a tensor, or "" for all tensors, to the description of its optimizer. `framework` is the name of
+    the side's framework, or "".
     """
 
     number: int
@@ -48,16 +49,17 @@ class Step:
     framework: str = ""
 
     def get(self, position: str) -> Leaves:
-        """Return the leaves at a position; none if the step does not have the position."""
+        """Return the leaves at a position, or an empty dict if the step does not have the position."""
         return self.trees.get(position, {})
 
     @property
     def applied(self) -> Leaves:
-        """Return the gradients that the step applies: clipped ones replace raw ones."""
+        """Return the gradients that the optimizer applies: the clipped gradient of a tensor if it is recorded, else the
+        raw gradient."""
         return {**self.get("gradients"), **self.get("clipped")}
 
     def table(self, name: str) -> TableStep:
-        """Return the step of one table; None for parts that are not recorded."""
+        """Return the step of one table, with None for each part that is not recorded."""
         start = f"{name}."
         state, after = (
             {key.removeprefix(start): x for key, x in self.get(position).items() if key.startswith(start)}
@@ -69,19 +71,19 @@ class Step:
 
 
 class Steps(NamedTuple):
-    """One step of both sides, with a's names."""
+    """One step of both sides; the tensors of b have their names in a."""
 
     a: Step
     b: Step
 
     def common(self, position: str) -> tuple[Leaves, Leaves]:
-        """Return the leaves at a position with names that both sides have."""
+        """Return the leaves of both sides at a position, without names that only one side has."""
         x, y = self.a.get(position), self.b.get(position)
         return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
 
 
 def _as_host(x: Any, argument: str) -> Leaf:
-    """Return a copy of a leaf of any framework as a host array, or as slices of host arrays."""
+    """Return a copy of a leaf of any framework: a host array, or slices that contain host arrays."""
     if isinstance(x, Table):
         x = x.weights
     if (is_real(x) or isinstance(x, (bool, np.bool_))) and find_backend(x) is None:
@@ -101,15 +103,15 @@ def _as_host(x: Any, argument: str) -> Leaf:
 
 
 def host_leaves(tree: Any, argument: str) -> Leaves:
-    """Return the leaves of a tree by name, as host arrays, without leaves that are None."""
+    """Return copies of the leaves of a tree by name, as host arrays, without leaves that are None."""
     found = named_leaves(tree, argument)
     return {name: _as_host(x, f"{argument}[{name!r}]") for name, x in found.items() if x is not None}
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:
-    """Return a step of a user's iterator, numbered number if the step has none.
+    """Return one step of a user's iterator. Its number is `number` unless the step contains one.
 
-    Raise TypeError if it is not a mapping of positions, ValueError if a position is unknown.
+    Raise TypeError if the step is not a mapping of positions, ValueError if a position is unknown.
     """
     if isinstance(given, Step):
         return given

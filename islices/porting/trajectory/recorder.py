@@ -1,4 +1,4 @@
-"""`Recorder`, which writes the steps of a training into files for `parity`.
+"""Define `Recorder`, which writes the steps of a training into files for `parity`.
 
 May import: the core, this folder.
 """
@@ -24,25 +24,27 @@ class Recorder:
     Parameters
     ----------
     folder : str or path
-        Made if it does not exist.
+        The folder for the files; it is made if it does not exist.
     every : int
-        Record the steps 1, every, 2 every ... Other steps are counted and not written.
+        Record step 1 and each step whose number is a multiple of this. Other steps are counted but not written.
     overwrite : bool
-        True deletes the steps in the folder. False raises ValueError for a folder with steps.
+        If True, delete the steps that the folder already contains. If False, raise ValueError if the folder contains
+        steps.
     metadata : mapping of str to str, optional
-        Further texts of each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
+        Further texts to write into each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
         ``batch_size`` and ``tokens``.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        Arguments do not fit, or the folder holds steps or cannot be written.
+        An argument is invalid, or the folder already contains steps or is not writable.
 
     Notes
     -----
-    These record automatically: `islices.backends.torch.TorchRecorder` (hooks of model and optimizer), the callback
-    `islices.backends.keras.KerasRecorder`, `islices.backends.jax.optax.recorded`. Only changed rows of tables and
-    states are written. Each file is complete or absent (SPEC clause 21). SPEC clause 23.
+    Three integrations call a recorder automatically: `islices.backends.torch.TorchRecorder` with hooks of model and
+    optimizer, the callback `islices.backends.keras.KerasRecorder`, and `islices.backends.jax.optax.recorded`. After the
+    first step, a file contains only the changed rows of tables and states. Each file is complete or absent (SPEC clause
+    21). SPEC clause 23 defines recordings.
 
     Examples
     --------
@@ -56,7 +58,7 @@ class Recorder:
     True
     """
 
-    #: The recorded framework, for the lines that fix a difference; "" if it is unknown.
+    #: The name of the recorded framework, which `parity` needs for the line that fixes a difference; "" if unknown.
     framework: str = ""
 
     def __init__(
@@ -100,16 +102,17 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the next step is written. Otherwise you need not compute expensive values."""
+        """Return True if the next step will be written. For a step that is not written, you need not compute expensive
+        values."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
-        """Add a part of the current step as soon as it exists; `step` writes it.
+        """Add positions of the current step before the step ends; `step` writes them.
 
         Parameters
         ----------
         **positions
-            As for `step`. They are copied at once.
+            The same positions as for `step`. The values are copied at once.
 
         Raises
         ------
@@ -125,7 +128,7 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """Write a step with the parts from `add` and these positions, and begin the next.
+        """Write a step with the positions from `add` and these positions, and begin the next step.
 
         Parameters
         ----------
@@ -133,10 +136,10 @@ class Recorder:
             Trees: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. Positions are
             ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the step),
             ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a dict
-            {tensor: {array: ...}}. Tables after the step are those before the next step, so one of the two is enough.
-            ``optimizer`` is a description, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a dict from
-            tensors' names to descriptions. `parity` explains steps by it. An optimizer that `islices.optim` does not
-            have is described as {"class": "its name"}.
+            {tensor: {array: ...}}. The tables after a step are the tables before the next step, so recording one of the
+            two is enough. ``optimizer`` is a description, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a
+            dict from tensors' names to descriptions. `parity` uses the description to explain steps. For an optimizer
+            that `islices.optim` does not have, the description is {"class": "its name"}.
 
         Raises
         ------
@@ -149,7 +152,7 @@ class Recorder:
             return
         step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
-            self._last = {}  # the steps between are unknown
+            self._last = {}  # the steps in between are not recorded
         self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}

@@ -1,7 +1,8 @@
-"""Pair the second side's tensors with the first side's once, and rename every step of the second side.
+"""Pair the tensors of both sides at the first step, and rename the tensors in every step of the second side.
 
-Frameworks also use different layouts of a dense layer's weights, (in, out) or (out, in). Tensors that are transposed in
-the first step are transposed back in every step, so that the layout does not count as a difference.
+Frameworks also use different layouts for the weights of a dense layer, (in, out) or (out, in). If the second side's
+tensor is transposed at the first step, this module transposes it in every step. So the layout does not count as a
+difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -18,16 +19,16 @@ from islices.core.slices import IndexedSlices
 from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
-#: Positions whose leaves have the tables' names, or a table's name with a suffix.
+#: The positions whose leaves have the name of a table, or such a name with a suffix.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
-#: Of these, the positions whose names have a suffix.
+#: The positions of `NAMED` whose leaves have a suffix.
 NESTED = ("state", "state_after")
 
 
 @dataclass
 class Pairing:
-    """The pairs of two sides' tensors. names maps b's names to a's. transposed: a's names of tensors that b holds
-    transposed. only_a, only_b: the unpaired tensors."""
+    """The pairs of two sides' tensors. `names` maps names in b to names in a. `transposed` has the names in a of
+    tensors that are transposed in b. `only_a` and `only_b` are the unpaired tensors."""
 
     names: dict[str, str] = field(default_factory=dict)
     transposed: frozenset[str] = frozenset()
@@ -35,7 +36,8 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """Return a step of b with a's names and layouts. other is a's step, which gives unnamed leaves their names."""
+        """Return a step of b with the names and layouts of a. `other` is the same step of a; leaves without a name in
+        `names` are paired with its leaves."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -57,14 +59,14 @@ class Pairing:
 
 
 def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
-    """Return the tensor of a state's array, and the rest of the array's name with its dot."""
+    """Split the name of a state's array into the name of the tensor and the rest, which begins with a dot."""
     found = [t for t in tensors if name.startswith(f"{t}.")]
     tensor = max(found, key=len, default=name)
     return tensor, name[len(tensor) :]
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Pair leaves of batches, outputs and losses by name. Without a common name, pair them by shape and then
+    """Pair the leaves of batches, outputs and losses by name. If no name is common, pair the leaves by shape, then by
     position."""
     alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
     names = {name: alike.get(name, name) for name in leaves}
@@ -72,7 +74,8 @@ def _beside(leaves: Leaves, others: Leaves) -> Leaves:
 
 
 def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) -> dict[str, str]:
-    """Return {a name in right: the first unused name in left that fits it by the first rule with a match}."""
+    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` that fits by the
+    earliest possible rule."""
     free, names = dict(left), {}
     for q, y in right.items():
         match = next((p for fits in rules for p, x in free.items() if fits(x, y)), None)
@@ -83,25 +86,26 @@ def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) 
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
-    """Return the shape without axes of length one, which only some frameworks' scores and losses have."""
+    """Return the shape without axes of length one. Only some frameworks add such axes to scores and losses."""
     return tuple(n for n in shape_of(x) if n != 1)
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """Reshape an array like the other side's if the shapes differ only in axes of length one."""
+    """Return an array with the shape of the other side's array if the shapes differ only in axes of length one."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
 
 
 def shape_of(x: Leaf) -> tuple[Any, ...]:
-    """Return the dense shape."""
+    """Return the shape of a leaf as a dense array."""
     return tuple(x.dense_shape if isinstance(x, IndexedSlices) else x.shape)
 
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of two sides' first steps. Raise ValueError if a name does not exist, or if nothing matches."""
+    """Pair the tensors of the first steps of both sides. Raise ValueError if a name in `pair` does not exist, or if no
+    tensors match."""
     left, right = _tensors(a), _tensors(b)
     names = {q: p for p, q in pair_names(left, right, pair).items()}
     if not set(left) & set(right):
@@ -122,7 +126,7 @@ def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
 
 
 def _tensors(step: Step) -> Leaves:
-    """Return a side's tensors: its tables, else its gradients."""
+    """Return the tensors of a side: its tables, or its gradients if there are no tables."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
         if leaves := step.get(position):
             return leaves
@@ -130,7 +134,8 @@ def _tensors(step: Step) -> Leaves:
 
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
-    """Pair two sides without a common name in their order if the shapes agree, else by shape and order."""
+    """Pair the tensors of two sides that have no common name. If the shapes agree in order, pair by position, else by
+    shape and order."""
     return _matched(
         left, right, lambda x, y: shape_of(x) == shape_of(y),
         lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],

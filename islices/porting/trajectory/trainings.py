@@ -1,4 +1,4 @@
-"""`parity`, which compares two trainings step by step until rounding does not explain a difference.
+"""Define `parity`, which compares two trainings step by step until rounding does not explain a difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -36,13 +36,14 @@ class Stop:
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
         The first position that rounding does not explain. All positions before it agree.
     tensor : str
-        The tensor that is furthest beyond its allowance.
+        The tensor whose distance exceeds its allowance most.
     apart, allowed : float
-        The distance, and the distance that rounding may cause (see `islices.porting.trajectory.movements.Found`).
+        The distance of the sides, and the distance that rounding may cause (see
+        `islices.porting.trajectory.movements.Found`).
     difference : Difference
         The result of `islices.diff` for both sides at the position.
     also : dict of str to Difference
-        Other positions of the step that show a cause if this position does not.
+        If no cause is known for this position: other positions of the step at which `diff` names a cause.
     """
 
     step: int
@@ -64,15 +65,16 @@ class Parity(Reported):
         True if rounding explains the distance in every step.
     stop : Stop or None
     steps : tuple of Verdict
-        One for each compared step; the step that stopped the comparison is the last.
+        One verdict for each compared step. If the comparison stopped early, the last verdict is of the step where it
+        stopped.
     same_bits : int
-        The number of first steps in which all values that both sides have agree to the bit.
+        The number of steps, counted from the first, in which all values that both sides have agree to the bit.
     names : (str, str)
         The names of the sides.
     pairs : dict of str to str
-        a's tensors -> b's.
+        A mapping of tensor names in a to names in b.
     transposed : tuple of str
-        The tensors that b holds transposed.
+        The tensors that are transposed in b.
     notes : tuple of str
     """
 
@@ -86,7 +88,7 @@ class Parity(Reported):
 
     @property
     def same_bits(self) -> int:
-        """Return the number of first steps that agree to the bit."""
+        """Return the number of steps, counted from the first, that agree to the bit."""
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
@@ -99,7 +101,7 @@ class Parity(Reported):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name as a dict that json.dumps takes; its keys are described in docs/parity.md."""
+        """Return all fields by name, as a dict that json.dumps accepts; docs/parity.md describes the keys."""
         return {**super().to_json(), "same_bits": self.same_bits}
 
     def _figure(self) -> Any:
@@ -124,17 +126,17 @@ def parity(
     Parameters
     ----------
     a, b : folder, or iterable of steps
-        A folder that `Recorder` wrote, or one with files step-1.safetensors ... of `islices.save`; or an
-        iterator or generator of steps in this process. A step is a dict with positions of `Recorder.step`, its number
-        ``step``, and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``,
-        ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. Each step needs gradients or tables.
+        A folder that `Recorder` wrote, a folder with files step-1.safetensors ... that `islices.save` wrote, or an
+        iterable of steps. A step is a dict with the positions of `Recorder.step`, and optionally its number ``step``
+        and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``, ``gradients``,
+        ``clipped``, ``tables_after`` and ``state_after``. Each step needs gradients or tables.
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        The optimizer of the tables, or a dict from tensors' names to optimizers, which explanations use. By default the
-        recordings give it.
+        The optimizer of the tables, or a dict from tensors' names to optimizers. It is used to explain steps. By
+        default, it is read from the recordings.
     pair : mapping of str to str, optional
-        Names in a -> names in b, for tensors with different names.
+        A mapping of names in a to names in b, for tensors with different names.
     ignore : sequence of str
         Positions to skip, from "batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step" and
         "state".
@@ -154,10 +156,10 @@ def parity(
 
     Notes
     -----
-    The comparison stops at the first step that rounding does not explain, and judges each step's positions in order.
-    The positions are the batch, the start (later: changes of tables between two steps), outputs, loss, gradients,
-    clipped gradients, tables after the step, and state. Each position has its rule for rounding (SPEC clause 23,
-    docs/parity.md).
+    The comparison judges the positions of each step in order, and stops at the first position that rounding does not
+    explain. The positions are the batch, the tables and states at the start, outputs, loss, gradients, clipped
+    gradients, tables after the step, and states. After the first step, the comparison judges changes of tables between
+    two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23, docs/parity.md).
 
     Examples
     --------
@@ -179,7 +181,8 @@ def parity(
     known: Known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
-    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops
+    # raises now, not at the step where the comparison stops
+    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)
     two = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer, optimizer)
     if len(two) != 2:
         raise ValueError(f"optimizer: got {len(two)}; accepted is one, or two: a's and b's")
@@ -228,7 +231,8 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Use the end of a step as the beginning of the next, or the reverse, if one is missing."""
+    """Yield the steps, with missing tables and states filled in: the values after a step are the values before the
+    next."""
     held: Step | None = None
     for step in steps:
         if held is not None:
@@ -245,7 +249,7 @@ def _linked(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
-    """Yield pairs of steps with the same number, without steps that only one side has."""
+    """Yield pairs of steps with the same number. Skip steps that only one side has."""
     skipped = 0
     x, y = next(a, None), next(b, None)
     while x is not None and y is not None:

@@ -1,14 +1,15 @@
-"""Judge one step of two sides by position, up to the first that rounding does not explain.
+"""Judge one step of two sides, position by position, up to the first position that rounding does not explain.
 
-**Outputs, loss and gradients** depend on the tables. Frameworks sum in different orders and by different functions.
-So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ by `FLOOR`
-eps of the norm of all tensors at that position. Tables that rounding has moved apart give different gradients. Their
-relative distance d, over the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the
-position is no longer judged.
+**Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
+functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ
+by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, the gradients differ as
+well. The allowance for the gradients includes `GROWTH` times the relative distance of the tables, over the rows in the
+step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
 
-**Clipping** is a projection: in the 2-norm, it does not increase the distance of two gradients.
+**Clipping** is a projection: in the 2-norm, clipping does not increase the distance between two gradients.
 
-`islices.porting.trajectory.movements` judges the step itself. SPEC clause 23.
+`islices.porting.trajectory.movements` judges the tables and states after the step. SPEC clause 23 defines all
+allowances.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -27,14 +28,14 @@ from islices.porting.trajectory.distances import distances, eps_of, gap, same_va
 from islices.porting.trajectory.movements import Found, Past, furthest, movements
 from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, Steps
 
-#: The positions as they are judged, in the order of a training.
+#: The positions in the order in which they are judged, which is the order of a training.
 ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
 
-#: eps of a tensor's norm that two models' arithmetic may differ by.
+#: The allowance for two models that compute in different orders, in eps of a tensor's norm.
 ARITHMETIC = 256.0
-#: eps of the norm of all tensors at one position.
+#: The further allowance in eps of the norm of all tensors at one position.
 FLOOR = 8.0
-#: The factor by which a relative distance of tables may grow in outputs and gradients.
+#: The factor by which the relative distance of outputs and gradients may exceed the relative distance of the tables.
 GROWTH = 1024.0
 
 
@@ -46,13 +47,13 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distances in order. A position beyond its allowance is the last.
+        The distances, in the order of the judgement. If a position exceeds its allowance, it is the last entry.
     gap : float
         The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
         The distance of the tables before the step, relative to their norm, over the rows in the gradients.
     loss : (float, float)
-        NaN if a side has no loss.
+        The losses of both sides; NaN if a side has no loss.
     same_bits : bool
         True if all values that both sides have agree to the bit.
     stop : str or None
@@ -69,7 +70,7 @@ class Verdict:
 
 
 def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
-    """Judge a step in which b has a's names; add it to the past, and remarks to the notes."""
+    """Judge a step in which the tensors of b have their names in a. Add the step to `past`, and remarks to `notes`."""
     pairs = (now.common(position) for position in now.a.trees)
     same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
     verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
@@ -103,13 +104,13 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Compare each distance with the norm times the narrower type's eps times a factor."""
+    """Judge each tensor with the allowance `factor` times the eps of the narrower type times the norm."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between two steps, by their distance at the end of the first. Return None
-    if none changed."""
+    """Judge the tables that a side changed between two steps. The allowance depends on their distance at the end of the
+    first step. Return None if no table changed."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []
@@ -129,7 +130,7 @@ def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
 
 
 def _drift(now: Steps) -> float:
-    """Return the relative distance of the tables before a step, over the rows in its gradients."""
+    """Return the relative distance of the tables before a step, over the rows in the step's gradients."""
     before: tuple[Leaves, Leaves] = {}, {}
     for name, *tables in _tables(*now.common("tables")):
         applied = [s.applied.get(name) for s in now]
@@ -141,13 +142,14 @@ def _drift(now: Steps) -> float:
 
 
 def _together(found: Mapping[str, tuple[float, float, float]]) -> tuple[float, float]:
-    """Return the distance and the norm of all tensors together."""
+    """Return (distance, norm) of all tensors together."""
     apart, size = (math.hypot(*(x[k] for x in found.values())) for k in (0, 1))
     return apart, size
 
 
 def _tables(a: Leaves, b: Leaves) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield the arrays of one name and shape, with at least one axis."""
+    """Yield (name, array of a, array of b) for all arrays with the same name and shape. Each array gets at least one
+    axis."""
     for name, x in a.items():
         y = b[name]
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape:
@@ -159,13 +161,14 @@ def _gap(now: Steps) -> float:
 
 
 def _coarsest(now: Steps) -> float:
-    """Return the largest eps of a step's arrays, because a float32 loss may arrive as a Python float."""
+    """Return the largest eps of a step's arrays. It is used for the loss, because a float32 loss may be recorded as a
+    Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 
 
 def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
-    """Judge values that are computed from tables that have drifted apart."""
+    """Judge values that were computed from tables with the relative distance `drift`."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
     total = _together(known)[1]
     found = furthest(
@@ -180,7 +183,8 @@ def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> F
 
 
 def _clipped(raw: tuple[Leaves, Leaves], clipped: tuple[Leaves, Leaves], drift: float) -> Found:
-    """Judge clipped gradients. All tensors together must be no further apart than the raw ones."""
+    """Judge clipped gradients. The distance of all clipped tensors together must not exceed the distance of the raw
+    tensors."""
     before, after = distances(raw), distances(clipped)
     if not before or not after:
         return _by_norm(clipped, drift)

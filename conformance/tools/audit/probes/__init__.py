@@ -1,1 +1,1 @@
-"""The probes, by framework. Only worker processes import them."""
+"""The modules of probes, by framework. Only separate processes import these modules."""

@@ -57,7 +57,7 @@ def trained(ids: Any) -> jax.Array:
 
 
 def scanned(delta: jax.Array) -> Any:
-    """Return a loss of two rounds that look up rows and add the same delta."""
+    """Return a loss that `lax.scan` computes in two rounds. Each round looks up rows and adds the same delta."""
     step = lambda total, ids: (total + jnp.sum((TABLE[ids] + delta) * ids[:, None]), None)  # noqa: E731
     return lax.scan(step, 0.0, jnp.array([[1, 2], [3, 0]]))[0]
 
@@ -67,7 +67,7 @@ def half_ones() -> jax.Array:
 
 
 def grown() -> bool:
-    """Check whether the gradient of a gather needs memory of the table's size."""
+    """Return True if the gradient of a gather allocates memory of the table's size."""
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one of Keras's backends that has row-sparse gradients
+os.environ["KERAS_BACKEND"] = "tensorflow"  # only this backend of Keras has row-sparse gradients
 import keras
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,7 @@ STORED = "the stored values are clipped: too little where duplicates add up, too
 
 
 def stepped(optimizer: Any, grad: Any, start: float = 1.0) -> np.ndarray[Any, Any]:
-    """Return a table of `start` after a step."""
+    """Return a table that is filled with `start`, after one step."""
     weights = keras.Variable(np.full((ROWS, 2), start, np.float32))
     optimizer.apply_gradients([(grad, weights)])
     return np.asarray(weights)
@@ -50,7 +50,8 @@ PROBES = [
           "abs, cancelling duplicates", lambda: dense(ops.abs(Y)), CANCELLING.dense),
     Probe("keras.ops.clip", "9", "duplicates are clipped one by one, and rows that are not stored stay 0 whatever the bounds",
           "islices.clip_by_value(x, lo, hi)", "bounds 0 and 5, duplicates", lambda: dense(ops.clip(X, 0.0, 5.0)), DUPLICATES.dense.clip(0, 5)),
-    # ------------------------------------------------------------------ layers, clips and steps; formulas stand in docs/judged.md
+    # ------------------------------------------------------------------ layers, clips and steps; docs/judged.md has the
+    # formulas
     *(Probe(f"keras.optimizers.*({name}=...)", clause, STORED, f"{instead} first", "SGD, cancelling duplicates to 2.5",
             partial(lambda name: -stepped(K.SGD(1.0, **{name: 2.5}), Y, start=0.0), name), expected)
       for name, clause, instead, expected in [

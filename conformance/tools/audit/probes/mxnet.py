@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "4"  # read as MXNet is imported: on one thread no backward pass can race
+os.environ["OMP_NUM_THREADS"] = "4"  # MXNet reads this at its import; on one thread, no backward pass can race
 
 from typing import Any
 
 import numpy as np
 
-from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported on a NumPy that it does not know
+from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported with a NumPy version that it does not support
 from islices.conformance.own_calls.mxnet import invalid_gradients
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
 from islices.conformance.tools.audit.probe_inputs import (
@@ -41,7 +41,7 @@ SGD = "islices.optim.sgd(lr)"
 
 
 def row_sparse(values: Any, ids: Any) -> Any:
-    """Build an array of the given rows and row numbers, which MXNet does not check."""
+    """Return a row_sparse array of the given rows and row numbers. MXNet does not check the row numbers."""
     parts = nd.array(np.asarray(values), dtype="float32"), nd.array(np.asarray(ids), dtype="int64")
     return nd.sparse.row_sparse_array(parts, shape=(ROWS, 2), dtype="float32")
 
@@ -80,7 +80,7 @@ def written_read_only() -> Any:
 
 # ---------------------------------------------------------------------- lookups
 def trained(ids: Any) -> Any:
-    """Return the gradient of the sum of the rows that a layer reads."""
+    """Return the gradient of the sum of the rows that an embedding layer looks up."""
     layer = mx.gluon.nn.Embedding(ROWS, 2)
     layer.initialize(mx.init.One())
     with mx.autograd.record():
@@ -166,7 +166,7 @@ PROBES = [
           "4096 ones, take", lambda: backward(nd.take, np.ones((4096, 2), np.float16), np.zeros(4096, int))[0], [4096] * 2),
     Probe("mx.nd.scatter_nd(values, ids, shape)", "3", "of an id that occurs several times one value is left", COALESCE,
           "[3, 8, 3] at 1, 2, 1", lambda: nd.scatter_nd(nd.array([3, 8, 3]), IDS.reshape((1, 3)), (4,)).asnumpy(), [0, 6, 8, 0]),
-    # ------------------------------------------------------------------ steps; formulas stand in docs/judged.md
+    # ------------------------------------------------------------------ steps; docs/judged.md has the formulas
     Probe("mx.optimizer.SGD(momentum), Adam, AdaGrad, GroupAdaGrad, Ftrl, NAG, RMSProp, ...", "16",
           "a row stored twice is stepped twice, or with its last slice alone; never with the sum", COALESCE, "AdaGrad, duplicates",
           lambda: stepped(optimizers.AdaGrad(learning_rate=0.5), X),

@@ -1,4 +1,4 @@
-"""Probes of NumPy, whose arithmetic every path on the host uses."""
+"""Probes of NumPy. All host paths of islices use NumPy's arithmetic."""
 
 from __future__ import annotations
 

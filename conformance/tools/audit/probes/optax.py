@@ -1,4 +1,5 @@
-"""Probes of optax on row-sparse gradients. optax treats every array in a pytree as a gradient, indices included."""
+"""Probes of optax with row-sparse gradients. optax treats every array in a pytree as a gradient, including the
+indices."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ TABLE = jnp.asarray(WEIGHTS)
 
 
 def updated(transformation: Any, x: Any, table: Any = None) -> Any:
-    """Return the updates. The state is made from the table or from the gradient."""
+    """Return the updates that a transformation computes for x. The state is initialised with the table, or with x if
+    there is no table."""
     table = x if table is None else table
     return transformation.update(x, transformation.init(table), table)[0]
 

@@ -25,14 +25,14 @@ from islices.conformance.tools.audit.probe_inputs import (
     norm_of,
 )  # fmt: skip
 
-#: Two devices, for replicas in probes of Keras; TensorFlow fixes them at its first operation.
+#: Two logical devices, for replicas in the probes. They must be configured before TensorFlow's first operation.
 CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
 DENSIFY, SCALE = "islices.to_dense(x)", "islices.scale(x, c)"
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
 GRADIENT, ADD = "islices.value_and_grad(fn)(islices.Table(weights), ...)", "islices.scatter(table, x)"
-#: The library's own operations are guarded against what graphs do to arithmetic.
+#: islices' operations, which are protected against the rewriting of arithmetic in graphs.
 GUARDED = "islices' own functions and islices.optim: traced results are those of eager code"
 CONVERT = 'islices.convert(x, "tensorflow")'
 A, B, C = (np.random.default_rng(k).random(512).astype(np.float32) + np.float32(0.5) for k in range(3))
@@ -53,7 +53,7 @@ X, Y, U, OUTSIDE = native(DUPLICATES), native(CANCELLING), native(UNIQUE), slice
 
 
 def dense(x: Any) -> Any:
-    """Return the dense array of x by NumPy, with duplicates summed in order."""
+    """Return x as a dense NumPy array, in which duplicates are summed in order."""
     if not isinstance(x, tf.IndexedSlices):
         return np.asarray(x)
     return left_fold(np.asarray(x.values), np.asarray(x.indices), int(x.dense_shape[0]))
@@ -96,7 +96,7 @@ def half_written() -> str:
 
 
 def at_address(remainder: int) -> np.ndarray[Any, Any]:
-    """Return four float32 zeros whose address leaves that remainder by 64."""
+    """Return four float32 zeros whose memory address modulo 64 is `remainder`."""
     room = np.zeros(64, np.float32)
     start = (remainder - room.ctypes.data) % 64 // 4
     return room[start : start + 4]

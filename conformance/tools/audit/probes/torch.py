@@ -54,7 +54,7 @@ SATURATED = [[4096], [0], [0], [0]]
 
 
 def dense(x: Any) -> np.ndarray[Any, Any]:
-    """Return a tensor's contents in float64, which represents all of torch's formats."""
+    """Return the contents of a tensor in float64, which represents every value of torch's formats exactly."""
     return x.detach().to_dense().double().numpy()  # type: ignore[no-any-return]
 
 
@@ -75,7 +75,7 @@ def clip_norm(gradient: list[float], bound: float) -> Any:
 
 
 def layout(read: Any) -> str:
-    """Return the layout of the gradient of read(table, ids)."""
+    """Return the layout of the gradient of read(table, ids), "row-sparse" or "other"."""
     weight = table()
     read(weight, IDS).sum().backward()
     assert weight.grad is not None
@@ -83,7 +83,7 @@ def layout(read: Any) -> str:
 
 
 def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
-    """Return the gradient of a lookup under an upstream gradient of ones."""
+    """Return the gradient of a lookup. The upstream gradient is ones by default."""
     weight = table()
     embedding(ids, weight, **{"sparse": True, **options}).backward(
         torch.ones(len(ids), 2) if upstream is None else upstream
@@ -92,7 +92,7 @@ def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
 
 
 def overwritten(ids: torch.Tensor, upstream: torch.Tensor, part: str) -> Any:
-    """Return a part of the gradient after the caller has reused its arrays."""
+    """Return a part of the gradient after the caller has overwritten the ids and the upstream gradient."""
     gradient = looked_up(ids, upstream)
     ids.fill_(3)
     upstream.zero_()
@@ -117,7 +117,7 @@ def per_sample() -> Any:
 
 
 def within(buffer: torch.Tensor, write: Any) -> Any:
-    """Return rows 4 to 8 after write(rows 4 to 8). Raise CorruptionError if other rows changed."""
+    """Return rows 4 to 7 of a buffer after write(rows). Raise CorruptionError if other rows of the buffer changed."""
     rows, others = buffer[4:8], [*range(4), *range(8, 12)]
     write(rows)
     if buffer[others].any():
@@ -146,12 +146,13 @@ def half_done() -> Any:
     try:
         torch.optim.SGD([first, second], lr=0.5, weight_decay=0.1).step()
     except RuntimeError:
-        return dense(first)  # what the failed step leaves behind
+        return dense(first)  # the table after the failed step
     return "it did not raise"
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Return whether a GradScaler steps with a gradient that contains the value twice."""
+    """Return "stepped" or "skipped": the behaviour of a GradScaler for a gradient that contains the value twice in one
+    row."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))
@@ -197,7 +198,8 @@ PROBES = [
           CLIP, "-1", lambda: clip_norm([6, 8], -1.0), REFUSED, issue="pytorch/pytorch#31367"),
     Probe("torch.sqrt", "16", "some of its roots are not the nearest float32, nor the nearest float64", 'islices.get_backend("torch").sqrt(x)',
           "20,000 float32", lambda: torch.from_numpy(ROOTS).sqrt(), np.sqrt(ROOTS), issue="pytorch/pytorch#31250"),
-    # ------------------------------------------------------------------ what is accepted, and written elsewhere
+    # ------------------------------------------------------------------ invalid input that torch accepts, and writes to
+    # other memory
     Probe("torch.sparse_coo_tensor, indices outside of the shape", "2", "it accepts indices that are negative, or not below rows",
           CHECKED, "negative index", invalid_gradients()["negative index"][0], REFUSED, issue="pytorch/pytorch#124168"),
     Probe("torch.sparse_coo_tensor(is_coalesced=True)", "2", "it believes that slices are coalesced which are unsorted, or have duplicates",
@@ -236,7 +238,7 @@ PROBES = [
     Probe("torch.func.vmap(torch.func.grad(...)), sparse lookups", "14", "gradients per sample cannot be sparse",
           "islices.value_and_grad(fn, per_sample=True)", "two samples", per_sample,
           [[[0, 0], [1, 1], [0, 0], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]]], "raises"),
-    # ------------------------------------------------------------------ steps; formulas stand in docs/judged.md
+    # ------------------------------------------------------------------ steps; docs/judged.md has the formulas
     Probe("torch.optim.SGD(weight_decay=0.1)", "16", "weight decay refuses sparse gradients, and what the step did before stays done",
           "islices.optim.sgd(lr, weight_decay=0.1)", "a dense parameter of ones, then a sparse one", half_done, ZEROS + 1,
           issue="pytorch/pytorch#30402"),

@@ -1,4 +1,4 @@
-"""Probes of torch.compile, which compare torch's compiled optimizers and lookups with the eager ones."""
+"""Probes of torch.compile. They compare torch's compiled optimizers and lookups with the same code in eager mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit.probe import REFUSED, Probe
 from islices.conformance.tools.audit.probes.torch import dense
 
-#: Finding the processor's vector instructions, and precompiled headers, take time and change no answer here.
+#: Switch off the search for vector instructions and precompiled headers. Both take time and change no answer.
 QUICK: dict[str, Any] = {"cpp.vec_isa_ok": True, "cpp.simdlen": 1, "cpp_cache_precompile_headers": False}
 ADAM = "islices.optim.adam(lr): compiled and not, its steps have the same bits"
 

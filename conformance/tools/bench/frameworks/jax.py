@@ -1,4 +1,4 @@
-"""JAX's steps: jitted with donated buffers, with optax, and by hand."""
+"""JAX's steps for the bench: jitted with donated buffers, with optax, and written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, on_host: bool) -> Way:
-    """Return the formula on rows. gradient(rows, place, *batch) -> (loss, g); place is the row of each id."""
+    """Return a step that is written by hand on the rows of the batch. `gradient(rows, place, *batch)` returns (loss,
+    g), where `place` is the position of each id's row in `rows`."""
     arrays = [start, *(zeros(shape) for shape in shapes(kind, *start.shape))]
     rows, times = len(start), count(1)
 
@@ -47,7 +48,7 @@ def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[...,
         nonlocal arrays
         ids, *batch = next(feed)
         given = [ids]
-        if on_host:  # room for a power of two, so that few shapes compile
+        if on_host:  # padded to a power of two, so that few shapes are compiled
             distinct, place = np.unique(ids, return_inverse=True)
             room = np.full(1 << (len(distinct) - 1).bit_length(), rows, np.int32)
             room[: len(distinct)] = distinct

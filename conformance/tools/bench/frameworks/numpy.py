@@ -1,4 +1,4 @@
-"""NumPy's steps: formulas on rows."""
+"""NumPy's steps for the bench, written by hand on the rows of the gradient."""
 
 from __future__ import annotations
 

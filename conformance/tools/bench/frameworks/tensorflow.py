@@ -1,4 +1,4 @@
-"""TensorFlow's steps: in tf.function, with Keras, and by hand."""
+"""TensorFlow's steps for the bench: in tf.function, with Keras, and written by hand."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def ones(shape: tuple[int, ...]) -> Any:
 def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[..., Any]:
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def run(*batch: Any) -> Any:
-        return step(tables, states, *batch)[2]  # a Variable that is returned would be copied
+        return step(tables, states, *batch)[2]  # returning a Variable would copy it
 
     return lambda tables, states, *batch: (tables, states, run(*batch))
 
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, graph: bool = True) -> Way:
-    """Return the formula on rows, given gradient(table, ids, batch) -> (loss, row numbers, their sums)."""
+    """Return a step that is written by hand on the rows of the batch. `gradient(table, ids, batch)` returns (loss, row
+    numbers, sums of the rows)."""
     arrays = [tf.Variable(start), *(zeros(shape) for shape in shapes(kind, *start.shape))]
     times = count(1)
 

@@ -1,6 +1,6 @@
-"""torch's steps: by its compiler, its optimizers, FBGEMM, and by hand.
+"""torch's steps for the bench: with its compiler, with its optimizers, with FBGEMM, and written by hand.
 
-FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. 1.9 does not load with torch 2.13.
+FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. FBGEMM 1.9 does not load with torch 2.13.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way
 
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
-#: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
+#: optimizer -> the hyperparameters of `rates.OPTIMIZERS` with the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
 }  # fmt: skip
@@ -45,7 +45,7 @@ def _states(kind: str, rows: int, dim: int) -> list[torch.Tensor]:
 
 
 def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.Tensor, t: int) -> None:
-    """Apply the formula to the rows of distinct ids, in place if possible."""
+    """Update the rows of distinct ids with the optimizer's formula, in place if possible."""
     w, *state = arrays
     if kind == "sgd":
         w.index_add_(0, ids, g, alpha=-RATE)
@@ -65,7 +65,7 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 
 
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return FBGEMM's layer, which sums bags and steps within the backward pass, and its tables as views."""
+    """Return FBGEMM's layer and views of its tables. The layer sums bags, and steps within the backward pass."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -95,7 +95,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
         parameter = torch.nn.Parameter(zeros((rows, dim)))
         theirs = THEIRS[kind]([parameter], RATE, **NUMBERS[kind])
 
-        def step() -> None:  # a new gradient for each call: one known to be coalesced is not coalesced again
+        def step() -> None:  # a new gradient for each call, because torch coalesces a gradient only once
             parameter.grad = torch.sparse_coo_tensor(
                 i[None], v, (rows, dim), is_coalesced=False, check_invariants=False
             )
@@ -127,7 +127,7 @@ def _loss(bags: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None]]) -> Way:
-    """Return torch's sparse backward pass, followed by a step on its gradients."""
+    """Return an implementation: torch's sparse backward pass, followed by the given step on its gradients."""
     parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in problem.start()]
     step, feed = stepped(parameters), problem.feed(torch.from_numpy, torch.from_numpy)
 
@@ -148,7 +148,7 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return the backward pass followed by a torch optimizer's step."""
+    """Return an implementation: torch's sparse backward pass, followed by the step of a torch optimizer."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
@@ -176,7 +176,8 @@ def more_of_ours(problem: Problem) -> dict[str, Ready]:
 
 
 def _clip_coalesced(parameters: list[Any]) -> None:
-    """Clip by hand, since `torch.nn.utils.clip_grad_norm_` raises on sparse gradients."""
+    """Clip coalesced gradients by hand, because `torch.nn.utils.clip_grad_norm_` raises an error for sparse
+    gradients."""
     for p in parameters:
         p.grad = p.grad.coalesce()
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p.grad._values()) for p in parameters]))
@@ -204,7 +205,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return the rows' sums directly from the gradient of the bags, without writing a slice per id."""
+        """Return the sums of the rows. They are computed directly from the gradient of the bags, without one slice per
+        id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)
@@ -247,7 +249,7 @@ def steps(problem: Problem) -> dict[str, Ready]:
         variants[f"torch.optim.{THEIRS[kind].__name__}"] = _by_class(problem, THEIRS[kind], clip)
     if len(model.rows) == 1:
         variants["sort ids, embedding_bag of the upstream gradient, optimizer by hand"] = of_upstream
-    if _has_fbgemm(kind) and not case.clip:  # the step is within the backward pass: nothing can be clipped between
+    if _has_fbgemm(kind) and not case.clip:  # the backward pass includes the step, so gradients cannot be clipped
         variants["FBGEMM, fused step"] = fbgemm
     return variants
 

@@ -1,1 +1,1 @@
-"""The judged libraries, one module each, with `LIBRARY`, the distribution, and `entries()`."""
+"""The judged libraries. Each library has a module with `LIBRARY`, the name of its distribution, and `entries()`."""

@@ -1,4 +1,4 @@
-"""bitsandbytes' optimizers with 32-bit states, on the CPU. Adam is judged by the formula that its name says."""
+"""The optimizers of bitsandbytes with 32-bit states, on the CPU. Adam is compared with the formula of Adam."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from islices.conformance.tools.judged.libraries.torch import stepping
 
 LIBRARY = "bitsandbytes"
 MOMENTS = {"m": "state1", "v": "state2"}
-#: class -> (formula, its states, its names of options)
+#: class -> (formula, {state of the formula: name in the library}, {option of the formula: name in the library})
 CLASSES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "AdamW32bit": ("bitsandbytes.AdamW", MOMENTS, {}),
     "AdamW": ("bitsandbytes.AdamW", MOMENTS, {}),

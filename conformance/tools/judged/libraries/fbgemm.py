@@ -1,4 +1,4 @@
-"""FBGEMM's split table-batched embeddings on the CPU: the optimizer that runs in the backward pass."""
+"""FBGEMM's split table-batched embeddings on the CPU, whose optimizer runs in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LIBRARY = "fbgemm_gpu"
 
 
 def fbgemm_step(name: str, features: int = 1) -> Step:
-    """Return a table that features look up, a bag for each slice; the second feature's bags are empty."""
+    """Return a step on a table from which features look up one bag per slice. The bags of a second feature are
+    empty."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:
         rows, width = w.shape
@@ -41,7 +42,7 @@ def fbgemm_step(name: str, features: int = 1) -> Step:
 
 def entries() -> Iterator[Judged]:
     for formula, name in formulas("fbgemm"):
-        if not name.startswith("EXACT"):  # the others are for GPUs
+        if not name.startswith("EXACT"):  # the other optimizers are for GPUs
             continue
         call = f"SplitTableBatchedEmbeddingBagsCodegen, {name}"
         yield Judged(call, formula, fbgemm_step(name))

@@ -1,6 +1,6 @@
-"""keras.optimizers on the backend of KERAS_BACKEND.
+"""keras.optimizers on the backend that the variable KERAS_BACKEND names.
 
-On the TensorFlow backend row-sparse gradients are tf.IndexedSlices; the others have none.
+On the TensorFlow backend, row-sparse gradients are tf.IndexedSlices; the other backends have no row-sparse gradients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gradient(g: Any) -> Any:
 def keras_step(name: str) -> Step:
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
-            h = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # 0 raises
+            h = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # 0 raises an error
             state["w"] = keras.Variable(w)
             state["optimizer"] = getattr(keras.optimizers, name)(**h)
         state["optimizer"].learning_rate = options["lr"]

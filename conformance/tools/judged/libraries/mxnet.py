@@ -1,4 +1,4 @@
-"""mx.optimizer: MXNet's kernels, dense and row_sparse, and gluon's clip."""
+"""mx.optimizer with MXNet's kernels for dense and row_sparse gradients, and the clip of gluon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.tools.judged.entry import Judged, clip_of, formulas, renamed
 
-islices.get_backend("mxnet")  # imports MXNet as it has to be beside NumPy 2
+islices.get_backend("mxnet")  # imports MXNet in a form that works with NumPy 2
 import mxnet as mx  # noqa: E402
 
 LIBRARY = "mxnet"
@@ -26,7 +26,7 @@ OTHERS = {
 def gradient(g: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(g, np.ndarray):
         return mx.nd.array(g)
-    named, places = np.unique(g.indices, return_inverse=True)  # row_sparse holds each row once
+    named, places = np.unique(g.indices, return_inverse=True)  # row_sparse allows each row once
     values = np.zeros((len(named), shape[1]), np.float32)
     np.add.at(values, places, g.values)
     return mx.nd.sparse.row_sparse_array((values, named), shape=shape)
@@ -55,7 +55,7 @@ def clip(g: Any, max_norm: float) -> Any:
 
 
 def step_of(formula: str, name: str) -> Step:
-    """Return the step of a formula, lazy if the optimizer has this option."""
+    """Return the step of an MXNet optimizer for a formula, lazy if the optimizer has this option."""
     sparse = FORMULAS[formula].gradients != "dense"
     chosen = {"centered": True} if "centered" in formula else {"lazy_update": True} if name in ("SGD", "Adam") else {}
     return mxnet_step(name, sparse, **chosen)

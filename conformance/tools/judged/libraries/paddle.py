@@ -1,4 +1,5 @@
-"""paddle.optimizer on the CPU, dense gradients and those of embeddings with sparse=True (SelectedRows)."""
+"""paddle.optimizer on the CPU, with dense gradients, and with gradients of embeddings with sparse=True
+(SelectedRows)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ NAMES = {
     "lr": "learning_rate", "eps": "epsilon", "nesterov": "use_nesterov",
     "initial_accumulator": "initial_accumulator_value",
 }  # fmt: skip
-#: (class, formula): what its page says, and for Adam, whose kernel adds epsilon elsewhere, what that does
+#: (class, the formula that its page documents). Adam occurs twice: its kernel adds epsilon at another place than its
+#: page says.
 CLASSES = (
     ("SGD", "torch.SGD"), ("Momentum", "torch.SGD"), ("Adam", "tensorflow.Adam"), ("Adam", "torch.Adam"),
     ("AdamW", "keras.AdamW"), ("AdamW", "torch.AdamW"), ("Adagrad", "torch.Adagrad"), ("Adadelta", "torch.Adadelta"),
@@ -35,13 +37,15 @@ def paddle_step(name: str, **chosen: Any) -> Step:
         if t == 1:
             state["p"] = paddle.create_parameter(w.shape, "float32")
             state["p"].set_value(w)
-            given = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # None is none
+            # None means no gradient
+            given = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}
             state["optimizer"] = kind(parameters=[state["p"]], **taken(kind, given), **chosen)
         p, optimizer = state["p"], state["optimizer"]
         optimizer.set_lr(options["lr"])
         if isinstance(g, np.ndarray):
             p.grad = paddle.to_tensor(g)
-        elif len(g.indices) or name == "Adam":  # in the others an embedding of no ids ends the process by SIGFPE
+        # with the other optimizers, an embedding of no ids ends the process by SIGFPE
+        elif len(g.indices) or name == "Adam":
             rows = paddle.nn.functional.embedding(paddle.to_tensor(g.indices), p, sparse=True)
             (rows * paddle.to_tensor(g.values)).sum().backward()
         optimizer.step()
@@ -62,6 +66,6 @@ def entries() -> Iterator[Judged]:
     for name, formula in SPARSE:
         chosen = {"lazy_mode": True} if name == "Adam" else {}
         given = "(lazy_mode=True)" if chosen else ""
-        step = lacking(paddle_step(name, **chosen), "weight_decay")  # which is refused
+        step = lacking(paddle_step(name, **chosen), "weight_decay")  # which raises an error
         yield Judged(f"paddle.optimizer.{name}{given}, sparse=True", formula, step)
     yield Judged("paddle.nn.ClipGradByGlobalNorm", "tensorflow.clip_by_global_norm", clip)

@@ -1,4 +1,4 @@
-"""tf.compat.v1.train: the optimizers of TensorFlow 1, and the clip by the global norm."""
+"""tf.compat.v1.train with the optimizers of TensorFlow 1, and TensorFlow's clip by the global norm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensorflow_step(name: str) -> Step:
                 h["learning_rate"] = lambda: state["rate"]
             state["w"] = tf.Variable(w, use_resource=True)
             state["optimizer"] = getattr(tf.compat.v1.train, name)(**h)
-        if name == "FtrlOptimizer":  # it takes no function
+        if name == "FtrlOptimizer":  # its learning rate cannot be a function
             state["optimizer"]._learning_rate = options["lr"]
         state["rate"].assign(options["lr"])
         state["optimizer"].apply_gradients([(gradient(g), state["w"])])
@@ -49,7 +49,7 @@ def clip(g: Any, max_norm: float) -> Any:
 
 def entries() -> Iterator[Judged]:
     for formula, name in formulas("tensorflow"):
-        if "Lazy" not in name:  # of TensorFlow Addons, which runs with no TensorFlow of today
+        if "Lazy" not in name:  # LazyAdam is in TensorFlow Addons, which does not support current TensorFlow versions
             sparse = ", tf.IndexedSlices" if formula.endswith(" sparse") else ""
             yield Judged(f"tf.compat.v1.train.{name}Optimizer{sparse}", formula, tensorflow_step(f"{name}Optimizer"))
     yield Judged("tf.clip_by_global_norm", "tensorflow.clip_by_global_norm", clip_of(clip))

@@ -1,4 +1,5 @@
-"""torch.optim (one tensor after the other, foreach, fused and compiled), its clips and the clip of rows."""
+"""torch.optim (for-loop, foreach, fused and compiled implementations), torch's clips, and the clip of rows in
+embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from islices.conformance.formulas.judge import Step
 from islices.conformance.tools.judged.entry import Judged, betas, formulas, renamed, taken
 
 LIBRARY = "torch"
-#: islices' name of an option -> torch's
+#: islices' name of an option -> torch's name
 NAMES = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 AMSGRAD = {**MOMENTS, "v_max": "max_exp_avg_sq"}
@@ -43,19 +44,21 @@ def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def recompiled(function: Any) -> Any:
-    """Return the step compiled anew. torch compiles only eight of a kind and runs further ones in eager code."""
+    """Return a compiled function after a reset of the compiler. Otherwise torch compiles a function at most eight
+    times, and then runs it in eager mode."""
     torch.compiler.reset()
     return torch.compile(function)
 
 
 def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
-    """Return the step of a class with torch.optim.Optimizer's interface."""
+    """Return the step of a class that has the interface of torch.optim.Optimizer."""
 
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
             given = taken(kind, betas(renamed(options, names)))
             state["p"] = torch.nn.Parameter(torch.from_numpy(w))
-            state["rate"] = torch.tensor(options["lr"]) if compiled else None  # as a number it is compiled anew
+            # torch would compile again for each number
+            state["rate"] = torch.tensor(options["lr"]) if compiled else None
             state["optimizer"] = kind([state["p"]], **{**given, "lr": state["rate"]} if compiled else given, **chosen)
             state["take"] = recompiled(state["optimizer"].step) if compiled else state["optimizer"].step
         p, optimizer = state["p"], state["optimizer"]

@@ -1,4 +1,4 @@
-"""torchrec.optim.RowWiseAdagrad, TorchRec's class for tables that FBGEMM does not train."""
+"""torchrec.optim.RowWiseAdagrad, the class of TorchRec for tables that FBGEMM does not train."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ LIBRARY = "torchrec"
 
 
 def adagrad_step() -> Step:
-    """Return the step on dense gradients. Rows without a gradient have zeros, and do not move without decay."""
+    """Return a step on dense gradients. Rows without a gradient have zeros there, and do not change unless there is
+    decay."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         if t == 1:

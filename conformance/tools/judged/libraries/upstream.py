@@ -1,8 +1,8 @@
-"""Three bugs that others reported, as NumPy steps of the wrong and of the intended formula.
+"""Three bugs that users reported to other projects, as NumPy steps of the wrong and of the intended formula.
 
-bitsandbytes-foundation/bitsandbytes#2010: decay applied after the update, in the CPU and Triton kernels of AdamW.
-flagos-ai/FlagGems#4988: Adam with a weight decay that was AdamW's.
-pytorch/FBGEMM#5908: the reference of a test, which stepped by the gradient with its decay and decayed besides.
+bitsandbytes-foundation/bitsandbytes#2010: the CPU and Triton kernels of AdamW apply the decay after the update.
+flagos-ai/FlagGems#4988: Adam has the decoupled weight decay of AdamW. pytorch/FBGEMM#5908: the reference of a test
+applies the decay twice: to the gradient, and to the weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ F = np.float32
 
 
 def adam(wrong: bool, coupled: bool) -> Any:
-    """Return Adam with coupled or decoupled decay. wrong: decay after the update, or decoupled instead of coupled
-    decay."""
+    """Return a step of Adam with coupled or decoupled decay. With `wrong`, the decay is decoupled instead of coupled,
+    or decoupled decay follows the update."""
 
     def step(
         w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
@@ -39,7 +39,7 @@ def adam(wrong: bool, coupled: bool) -> Any:
 
 
 def rowwise(wrong: bool) -> Any:
-    """Return row-wise Adagrad with L2. wrong: the formula of the test's reference."""
+    """Return a step of row-wise Adagrad with L2. With `wrong`, it has the formula of the test's reference."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         rows, places = np.unique(g.indices, return_inverse=True)

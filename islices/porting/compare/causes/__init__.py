@@ -1,4 +1,4 @@
-"""The causes: every `Cause` in the modules of this folder, the most specific first."""
+"""Collect the causes: every `Cause` in the modules of this folder, with the most specific first."""
 
 from __future__ import annotations
 

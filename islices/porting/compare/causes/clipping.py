@@ -1,10 +1,11 @@
 """Causes that clip one side, or clip both by different norms.
 
-With the limit M, clipping leaves g * M / N. The effective norm N is the norm, or the norm of the unsummed slots, plus a
-formula's epsilon. So two sides that are clipped to one limit have a / b = N_b / N_a.
+Clipping a gradient g to the limit M results in g * M / N. N is the norm of g, or of its slots before duplicates are
+summed, plus the epsilon of the clip's formula. So two sides a and b that are clipped to the same limit have the ratio a
+/ b = N_b / N_a.
 
-Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than 4
-log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
+Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than (4
+log2(n) + 16) eps / 2. This is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM
 from islices.porting.compare.cause import Cause, Factor, Lines
 from islices.porting.compare.comparison import Comparison
 
-#: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
+#: The cost in bits of a factor that comes from the norms of one tensor, because these norms also have to agree with the
+#: limit.
 COST = 6.0
-#: Clipping of all tensors by their common norm, also by optax, and of each tensor by its norm.
+#: The lines that clip: all tensors by their common norm (TOGETHER, OPTAX), or each tensor by its norm (ALONE).
 CLIP, EACH = "islices.clip_by_global_norm(grads, {max_norm:.6g})", "islices.clip_by_norm(grads, {max_norm:.6g})"
 TOGETHER, ALONE = (f"grads, _ = {CLIP}", f"take `{CLIP}` out"), (f"grads = {EACH}", f"take `{EACH}` out")
 OPTAX = (
@@ -31,7 +33,8 @@ OPTAX = (
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norms of a side: of all tensors, of their slots (None if it is unknown), and of each tensor."""
+    """The norms of one side: of all tensors together, of all their slots together (None if unknown), and of each
+    tensor."""
 
     true: float
     raw: float | None
@@ -39,7 +42,8 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return the norms of a and b. Multiples of one gradient have the same ratio of raw to true norm."""
+    """Return the norms of a and b. If only one side's slots are known, the other side's raw norm uses the same ratio of
+    raw to true norm."""
     whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
     slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
     known = [k for k, side in enumerate(both.norms) if any(n.slots is not None for n in side)]
@@ -53,10 +57,10 @@ def _norms(both: Comparison) -> tuple[Norms, Norms]:
 
 
 class Clipping:
-    """The facts about clipping: the norms of both sides before any change, and the norms that the changes leave.
+    """The facts about clipping: the norms of both sides before and after the changes so far.
 
-    tolerance: of a factor that contains a norm, relatively. before: the norm of the raw gradient; None if it is not
-    known in full.
+    `tolerance` is the relative tolerance of a factor that contains a norm. `before` is the norm of the raw gradient, or
+    None unless the raw gradient of every tensor is known.
     """
 
     def __init__(self, now: Comparison) -> None:
@@ -68,20 +72,23 @@ class Clipping:
         self.before = None if None in self.raw else math.hypot(*filter(None, self.raw))
 
     def is_limit(self, norm: float) -> bool:
-        """Return True if a norm may be the given limit, or if no limit is given."""
+        """Return True if a norm equals the given limit within the tolerance, or if no limit is given."""
         given = self.given
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
     def factor(self, a: float | None, b: float | None) -> float | None:
-        """Return a / b if clipping brought these norms of the two sides to one limit; None if a norm is unknown."""
+        """Return the factor a / b between two sides whose norms `a` and `b` were clipped to one limit; None if a norm
+        is unknown."""
         left = [side.true for side in self.left]
         if a is None or b is None or not all(0 < n < math.inf for n in (a, b, *left)):
             return None
         return (b / left[1]) / (a / left[0])
 
     def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
-        """Yield (side, norms of its tensors, limit, its tolerance, its text) where the other side clips all tensors by
-        their common norm to the limit."""
+        """Yield (side, norms of the side's tensors, limit, relative tolerance of the limit, limit for the text).
+
+        The other side clips all tensors by their common norm to this limit.
+        """
         for side in (1, 0):
             limit = self.norms[1 - side].true
             near = self.tolerance + _added(limit)
@@ -90,17 +97,19 @@ class Clipping:
 
     @property
     def ratios(self) -> list[float]:
-        """Return a / b of each tensor from the norms; none for one tensor, or where a norm is zero."""
+        """Return the ratio a / b of each tensor's norms, or an empty list if there is only one tensor or a norm is
+        zero."""
         a, b = (side.each for side in self.left)
         return [x / y for x, y in zip(a, b, strict=True)] if len(a) > 1 and all(0 < n < math.inf for n in a + b) else []
 
     def unlike(self, ratios: Sequence[float]) -> bool:
-        """Return True if ratios are further apart than norms explain."""
+        """Return True if the ratios differ by more than the rounding of the norms explains."""
         return max(ratios) > min(ratios) * (1 + 8 * self.tolerance)
 
 
 def _added(norm: float) -> float:
-    """Return the largest relative effect on the limit of the epsilon that a formula adds to a norm (torch: 1e-6)."""
+    """Return the largest relative change of the limit by the epsilon that a clip's formula adds to the norm (torch:
+    1e-6)."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -109,9 +118,10 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return x if it is a decimal of at most two digits, as people write max_norm; else None.
+    """Return the decimal number of at most two digits that x is near to, as people write max_norm; None if there is
+    none.
 
-    In 16 bits too many numbers are close to short decimals, so the user must give the limit.
+    Too many 16-bit numbers are close to short decimals, so the user must give the limit of a 16-bit gradient.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
@@ -121,7 +131,7 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor between two sides that are clipped to the same limit, after the changes so far."""
+    """Yield the factor between two sides that are both clipped to the same limit after the changes so far."""
     c = Clipping(now)
     for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
         if (ratio := c.factor(a, b)) and a and c.is_limit(a):
@@ -133,7 +143,7 @@ CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 
 def unsummed(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that computes the clipping norm before it sums duplicates."""
+    """Yield factors for one side that computes the clipping norm before it sums duplicates."""
     c = Clipping(now)
     (true_a, raw_a, _), (true_b, raw_b, _) = c.norms
     for side, a, b in (("b", true_a, raw_b), ("a", raw_a, true_b)):
@@ -149,7 +159,7 @@ DUPLICATES = Cause(
 
 
 def per_tensor(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
+    """Yield factors if one side clips all tensors by their common norm and the other clips each tensor by its norm."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         if _near(max(own), limit, near) and c.unlike(c.ratios):
@@ -168,7 +178,7 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that leaves one tensor out of its clip."""
+    """Yield factors for one side that leaves a single tensor out of its clip."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         for t, pair in enumerate(now.pairs):
@@ -177,7 +187,7 @@ def left_out(now: Comparison) -> Iterator[Factor]:
                 continue
             raw = c.raw[t]
             if raw is not None and not now.chain and not _near(own[t], raw, c.tolerance):
-                continue  # it is not as it was before clipping
+                continue  # the tensor differs from its raw gradient
             text = (
                 f"left out of the norm: {{{'ab'[side]}}} clips to {stated:.6g} without counting "
                 f"{pair.name or 'this tensor'}, and does not clip it"
@@ -199,7 +209,7 @@ LEFT_OUT = Cause(
 def clipped(now: Comparison) -> Iterator[Factor]:
     """Yield factors for one clipped side and one unclipped side.
 
-    The limit is the given one, a round number, or any number if the other side is the raw gradient.
+    The limit is the limit that the caller gave, a round number, or any number if the other side is the raw gradient.
     """
     c = Clipping(now)
     for norms, bound in product((c.norms, c.left) if now.chain else (c.norms,), (1, 0)):
@@ -207,7 +217,8 @@ def clipped(now: Comparison) -> Iterator[Factor]:
         before = loose.true if c.before is None else c.before
         if not now.chain and not _near(loose.true, before, c.tolerance):
             continue  # the other side is not the gradient before clipping
-        # in words, norms of both sides, and the smallest norm that a formula adds an epsilon to
+        # (the kind in words, the norm of the clipped side, the norm of the other side, the smallest norm that gets an
+        # epsilon)
         kinds = [("", tight.true, before if now.chain else loose.true, tight.true)]
         if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
             kinds.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
@@ -238,7 +249,8 @@ CLIPPED = Cause("clipped", 240, foretell=clipped, side_does=True, fix=_unclip)
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """Predict a / b by each pair of formulas, given the norm before clipping."""
+    """Yield the factor a / b for each pair of clip formulas with different epsilons, if the norm before clipping is
+    known."""
     c = Clipping(now)
     norm = c.before
     if not norm:
@@ -259,7 +271,7 @@ def epsilon(now: Comparison) -> Iterator[Factor]:
 
 
 def _fix_epsilon(details: Mapping[str, Any], framework: str) -> str:
-    """Return the clip by the first side's formula."""
+    """Return the line that clips with the first side's formula."""
     return f"grads, _ = {CLIP[:-1]}, semantics={details['semantics'][0][0]!r})"
 
 

@@ -1,4 +1,4 @@
-"""Causes that drop rows from one side, store them under the next row number, or keep one of their duplicates."""
+"""Causes that drop rows from one side, shift row numbers by one, or keep only the last duplicate of a row."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, Stored, contained, wide
 
-#: Rows that a cause's details hold.
+#: The most row numbers that the details of a cause contain.
 SHOWN = 10
 
 
 # ---------------------------------------------------------------------- missing rows
 def _shown(rows: list[int]) -> str:
-    """Return the first rows of a sorted list, in words."""
+    """Return the first row numbers of a sorted list, in words."""
     shown = ", ".join(map(str, rows[:5]))
     return f"row {shown}" if len(rows) == 1 else f"rows {shown}{', ...' if len(rows) > 5 else ''}"
 
 
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side has a gradient for the padding row, while the other has none or zeros."""
+    """Propose that one side has a gradient for the padding row, while the other side has no such row or zeros."""
     given = both.context.padding_idx is not None
     pads: dict[str, int] = {}  # of each tensor
     for x, y, pair in both.sides(which):
@@ -60,12 +60,10 @@ PADDING = Cause(
 
 
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side stores rows of zeros, such as a masked padding row, which the other side drops."""
+    """Propose that one side stores rows of zeros, such as a masked padding row, and the other side drops these rows."""
     rows = [row for x, y, _ in both.sides(which) for row in _extra_zeros(x, y).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
-    if len(set(rows)) == 1 and set(rows) <= {
-        whole.padding or 0 for whole in both.source
-    }:  # frameworks' masks are of row 0
+    if len(set(rows)) == 1 and set(rows) <= {whole.padding or 0 for whole in both.source}:  # frameworks mask row 0
         text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 
@@ -85,7 +83,8 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 
 # ---------------------------------------------------------------------- row numbers
 def shifted(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the ids of one side are increased or decreased by one. It is tried before any other change."""
+    """Propose that the ids of one side are increased or decreased by one. The search tries this change before any
+    other."""
     for step in () if both.chain else (1, -1):
         moved = [_shifted(whole.a, whole.b, step) for whole in both.source]
         if any(moved):
@@ -94,7 +93,7 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _shifted(x: Stored, y: Stored, step: int) -> Stored | None:
-    """Return a tensor with shifted row numbers, or None if this matches no further rows."""
+    """Return the tensor `x` with shifted row numbers, or None if the shift matches no more rows of `y` than before."""
     limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
     more = contained(x.ids + step, y.ids).sum() > contained(x.ids, y.ids).sum()
     if x.row_shape != y.row_shape or not more:
@@ -111,7 +110,7 @@ OFF_BY_ONE = Cause("off_by_one", 80, propose=shifted, symmetric=True, fix="ids =
 
 # ---------------------------------------------------------------------- duplicates
 def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side overwrites duplicates with the last one."""
+    """Propose that one side keeps the last duplicate of each row instead of the sum."""
     text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
     yield Change(_last, text, cost=1.0)
 
@@ -122,7 +121,7 @@ def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
         return None
     ids, slots = source.slots
     values = np.zeros(x.values.shape)
-    values[np.searchsorted(x.ids, ids)] = wide(slots)  # of equal places NumPy keeps the last
+    values[np.searchsorted(x.ids, ids)] = wide(slots)  # NumPy keeps the last of several values for one place
     return x.having(values)
 
 

@@ -1,4 +1,4 @@
-"""Causes that divide by the possible divisors of a loss, and a factor without a known origin."""
+"""Define the causes of a constant factor: losses with different divisors, and a factor whose origin is unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from islices.porting.compare.stored import Stored
 
 
 def mean(now: Comparison) -> Iterator[Factor]:
-    """Yield quotients of the possible divisors of a loss."""
+    """Yield the factors between two sides whose losses have different divisors, such as the batch size and the
+    tokens."""
     counts = {1: ["nothing"], **_counts(now)}
     pairs = list(permutations(counts, 2))
     for p, q in pairs:  # a is divided by p, b by q
@@ -63,7 +64,8 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(now: Comparison) -> Iterator[Factor]:
-    """Yield one factor for all tensors, estimated from the elements. Prefer a whole number that fits as well."""
+    """Yield one factor for all tensors, estimated from the elements. Prefer a whole number (or its reciprocal) if it
+    fits."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or now.agree(exact=False):
         return
@@ -82,7 +84,8 @@ def constant(now: Comparison) -> Iterator[Factor]:
 
 
 def _times(details: Mapping[str, Any], framework: str) -> str:
-    """Return the line with the factor, written as a division if its reciprocal is a whole number."""
+    """Return the line that scales by the factor, written as a division if the reciprocal of the factor is a whole
+    number."""
     c = details["factor"]
     whole = round(1 / c)
     return f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}"

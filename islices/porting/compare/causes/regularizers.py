@@ -1,4 +1,5 @@
-"""The cause of a penalty on the tables: one side's gradient contains lambda times the table."""
+"""Define the cause "regularizer": one side's loss has a penalty on the table, so its gradient contains lambda times the
+table."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-#: Elements that small whole numbers may agree on by chance.
+#: The number of elements that may agree by chance if all values are small whole numbers.
 FEW = 4
 
 
 def regularizer(both: Comparison, which: int) -> Iterator[Change]:
-    """Yield changes that add a penalty's gradient to one side, which may be scaled too."""
+    """Yield changes that add the gradient of a penalty to one side; the change may also scale the side."""
     strengths: dict[str, float] = {}
     cost = 0.0
     for x, y, pair in both.sides(which):
@@ -30,7 +31,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
             strength, bits = _fitted(x.values.ravel(), y.values.ravel(), table.ravel(), max(x.eps, y.eps))
             if strength > 0:
                 strengths[pair.name] = strength
-                # a long number, or a number that few elements decide, uses up the evidence of one element
+                # a number with many digits, or one that few elements determine, costs the evidence of one element
                 decided = bits == FREE or np.count_nonzero(table) < FEW
                 cost += max(bits, PRECISION[y.dtype]) if decided else bits
     if not strengths:
@@ -53,7 +54,8 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
-    """Return the loss terms, one for each strength, and name their tables if there are several."""
+    """Return the penalties as terms of the loss, one for each strength, with their tables' names if there are
+    several."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
@@ -65,7 +67,7 @@ REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_
 
 
 def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
-    """Return the rows that either side has, of both sides and of the table."""
+    """Return the rows that at least one side has: their values on both sides, and in the table."""
     ids = np.union1d(x.ids, y.ids)
     if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None
@@ -73,7 +75,8 @@ def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | 
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
-    """Return (lambda, its cost in bits) such that y is proportional to x + lambda p; lambda is 0 if there is none."""
+    """Return (lambda, cost of lambda in bits) such that y is proportional to x + lambda * p. If no lambda fits, it is
+    0."""
     with np.errstate(all="ignore"):
         if not all(np.isfinite(z).all() and z.any() for z in (x, y, p)):
             return 0.0, 0.0

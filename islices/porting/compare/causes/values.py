@@ -1,4 +1,5 @@
-"""Causes that change the values of rows by types, signs, 16-bit rounding, or bounds on values and rows."""
+"""Causes that change the values of rows: another type, the opposite sign, 16-bit rounding, or a bound on values or row
+norms."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from islices.porting.compare.evidence import as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-#: dtype -> float32 rounded to it, as a host array
+#: dtype -> a function that rounds float32 values to this dtype and returns a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: The number of slots to check for 16-bit values.
 SAMPLED = 8192
-#: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
+#: The relative distance below which two limits count as equal: 16-bit types round each element by up to this much.
 CLOSE = 2.0**-8
 
 
 # ---------------------------------------------------------------------- types and signs
 def same_values(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the values are the same in types of different width."""
+    """Propose that the sides have the same values in types of different width."""
     a, b = ("/".join(sorted({p.side(k).dtype for p in both.pairs if p.a.dtype != p.b.dtype})) for k in (0, 1))
     text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
     yield Change(lambda x, y, pair: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None, text)
@@ -38,7 +39,7 @@ DTYPE = Cause(
 
 
 def rounded(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side is the other, rounded to a narrower type."""
+    """Propose that one side equals the other side after rounding to a narrower type."""
     types = sorted({y.dtype for x, y, _ in both.sides(which) if _narrower(x, y)})
 
     def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
@@ -53,7 +54,7 @@ def _narrower(x: Rows, y: Rows) -> bool:
 
 
 def _round_to(x: Array, dtype: str) -> Array:
-    """Return float64 values after rounding to another type."""
+    """Return float64 values, rounded to another type."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
@@ -64,7 +65,7 @@ ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", sc
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose the opposite sign: a maximised loss, or an added step."""
+    """Propose that the sides have opposite signs, because one side maximises its loss or adds its step."""
     text = "sign: {x} has the opposite sign of {y}"
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
@@ -74,12 +75,12 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix="loss = -loss")
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Find slots of the other side that hold 16-bit numbers in a wider type."""
+    """Propose that the other side computed its slots in a 16-bit type and stored them in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for x, y, pair in both.sides(which):
             known = x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype)
-            # float16 holds bfloat16's eight bits too
+            # float16 also represents the eight bits of a bfloat16
             if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
                 tops[pair.name] = float(np.abs(x.values).max(initial=0.0))
 
@@ -102,7 +103,8 @@ AUTOCAST = Cause(
 
 
 def _representable(y: Rows, dtype: str) -> bool:
-    """Return whether slots have as few bits as a type's significand, for any exponents."""
+    """Return True if the sampled values are not all zero, and none needs more bits than the significand of a type
+    has."""
     some = (y.values if y.slots is None else wide(y.slots[1])).reshape(-1)[:SAMPLED]
     mantissa, exponent = np.frexp(some)
     bits = PRECISION[dtype]
@@ -111,7 +113,8 @@ def _representable(y: Rows, dtype: str) -> bool:
 
 # ---------------------------------------------------------------------- bounds
 def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
-    """Return the cause that bounds some sizes on one side, if several of them reach the limit."""
+    """Return a cause that bounds the sizes of elements or rows on one side. At least three sizes must reach the
+    limit."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
@@ -129,10 +132,11 @@ def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array],
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
-    """Yield (limit, bits): the largest size that at least three of the other side's elements or rows reach.
+    """Yield (limit, cost in bits). The limit is the largest size on the other side, if at least three elements or rows
+    reach it.
 
-    The first limit is in the other side's units. The second is in this side's units, because each tensor may also be
-    a multiple; the sizes below the limit give the factor. All tensors must agree.
+    The first limit is in the units of the other side. The second is in the units of this side, because each tensor may
+    also be scaled. The factor is computed from the sizes below the limit. All tensors must have the same limit.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):
@@ -147,7 +151,7 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
             below &= (own > 0) & (theirs > 0)
             if below.any():
                 scaled.append(top / float(np.median(theirs[below] / own[below])))
-    if plain:  # the tensors of the other side reach a limit in its units
+    if plain:  # the tensors of the other side reach a limit in the units of that side
         yield _short(max(plain))
     if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
         yield _short(scaled[0])

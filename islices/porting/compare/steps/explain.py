@@ -1,7 +1,8 @@
-"""Explain the difference of two steps by the recipe of each side's step and the traits in which they differ.
+"""Explain the difference of two steps: find the recipe of each side's step, and the traits in which the two recipes
+differ.
 
-Each side is explained separately (`islices.porting.compare.steps.identify`). The pair of recipes with the smallest
-difference is used. A trait is reported only if the step would differ without it, on enough elements.
+`islices.porting.compare.steps.identify` finds the recipes of each side separately. This module uses the pair of recipes
+with the smallest difference. It reports a trait only if the trait changes the step on enough elements.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from islices.porting.compare.steps.side import Elements, Side, TableStep
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
 from islices.porting.compare.stored import read
 
-#: The number of pairs of recipes to compare closely, and the weight of a trait in bits.
+#: The number of pairs of recipes to compare in full, and the cost of a differing trait in bits.
 PAIRS, WEIGHT = 12, 12.0
 
 
 def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare a table after two steps, and name what differs between the steps' optimizers.
+    """Compare a table after two steps, and name the differences between the optimizers of the steps.
 
-    A cause is named only if it reproduces each side's step within the bound on rounding. Without it, the step would
-    differ on more elements than by chance (SPEC clause 22). The steps may be the same with different inputs: then there
-    is no cause.
+    A cause is reported under two conditions. The recipes reproduce each side's step within the bound on rounding.
+    Without the cause, the step would differ on more elements than chance explains (SPEC clause 22). If both sides use
+    the same recipe on different inputs, there is no cause.
     """
     stored = read(a.after, table, "a"), read(b.after, table, "b")
 
@@ -45,8 +46,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
 
 def _steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return the explanations of the steps' difference. There are none if a step has no recipe, or one recipe makes
-    both."""
+    """Return the explanations of the difference between two steps. The tuple is empty if a step has no recipe, or if
+    one recipe reproduces both steps."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))
@@ -64,19 +65,22 @@ def _apart(x: Recipe, y: Recipe) -> list[Trait]:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Return the distance of two recipes in bits, from their differing traits and the cost of numbers from the data."""
+    """Return the distance of two recipes in bits: the weights of their differing traits, and the cost of numbers from
+    the data."""
     apart = sum(t.weight for t in _apart(x, y))
     apart += x["optimizer"] == y["optimizer"] and (x["eps"] is None) != (y["eps"] is None)
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | None:
-    """Explain the steps by the differing traits of two recipes that matter. Return None without enough evidence."""
+    """Explain the steps by the differing traits of two recipes, without traits that do not affect the steps. Return
+    None if the evidence is not enough."""
     apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
     evidence = {t: max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b)) for t in apart}
-    matter = sorted((t for t in apart if evidence[t] >= ENOUGH), key=lambda t: t.name == "formula")  # the vaguest last
+    # the least specific trait, "formula", is last
+    matter = sorted((t for t in apart if evidence[t] >= ENOUGH), key=lambda t: t.name == "formula")
     net = min((evidence[t] for t in matter), default=0.0) - max(x.bits, y.bits)
     if net < ENOUGH or not _suffices(matter, x, y, a):
         return None
@@ -86,22 +90,23 @@ def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | 
 
 
 def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
-    """Measure the evidence that separates two recipes: the elements for which their results differ."""
+    """Return the evidence in bits that a step used recipe `r` and not `other`. It comes from the elements for which the
+    results of the recipes differ."""
     try:
         made, instead = stepped(r, e), stepped(other, e)
-    except ValueError:  # the formula does not have the trait, so its result is unknown
+    except ValueError:  # the formula does not have the trait, so the result is unknown
         return 0.0
     bits = bits_of(e.after, np.abs(made - instead), bound(r, e, made), e.precision)
     return float(bits.sum()) if len(bits) >= 2 else 0.0
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements) -> bool:
-    """Return True if these traits explain the whole difference: with them, the other recipe makes this recipe's
-    step."""
+    """Return True if these traits explain the whole difference. Then recipe y with the traits of x makes the same step
+    as x."""
     for t in traits:
         y = t.take(y, x)
     y = y.having(rows=y["rows"] if y["rows"] in y.formula.rows else x["rows"])
-    if abs(y["lr"] - x["lr"]) <= CLOSE * x["lr"]:  # numbers that a semantics rounds otherwise
+    if abs(y["lr"] - x["lr"]) <= CLOSE * x["lr"]:  # the rates differ only because a semantics rounds its numbers
         y = y.having(lr=x["lr"])
     made, instead = stepped(x, e), stepped(y, e)
     near = np.abs(made - instead) <= 2 * bound(x, e, made) + CLOSE * np.abs(made - e.w)

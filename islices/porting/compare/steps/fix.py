@@ -1,4 +1,4 @@
-"""Write the line of islices that gives the second side the first side's optimizer."""
+"""Write the line of code with which the second side uses the first side's optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from islices import optim
 from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
 
-#: {the framework whose recorder wrote the side, "" for others: the framework's form of an islices optimizer}
+#: The framework whose recorder wrote the side ("" if unknown) -> the code that makes an islices optimizer for this
+#: framework.
 FRONTS = {
     "": "islices.optim.{name}({numbers})",
     "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
@@ -19,7 +20,8 @@ FRONTS = {
 
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
-    """Return one line for all causes of a step, or "" if there is none. alike: both sides have the same framework."""
+    """Return one line of code that fixes all causes of a step, or "" if there is none. `alike` is True if both sides
+    have the same framework."""
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
@@ -34,9 +36,9 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
     except (TypeError, ValueError):  # islices does not have the optimizer
         return ""
     if wanted["rows"] == "touched":
-        del given["rows"]  # the default; if it is given, dense gradients of the model raise
+        del given["rows"]  # "touched" is the default; if it is passed, the optimizer raises for dense gradients
     if front == "jax" and (raw or decay or not RECORDS[name].additive):
-        front = ""  # an update of optax is added to the table
+        front = ""  # optax adds an update to the table, so other rules have no optax form
     if front == "torch":
         given = _for_torch(given, wanted)
     line = FRONTS.get(front, FRONTS[""]).format(name=name, title=RECORDS[name].title, numbers=_shown(given))
@@ -45,8 +47,8 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
 
 
 def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the learning rate, the numbers that differ from the semantics' defaults, and the options given as
-    words."""
+    """Return the arguments of the optimizer: the learning rate, the numbers that differ from the semantics' defaults,
+    and the other options."""
     defaults = presets[wanted["semantics"]].defaults
     given = {k: wanted[k] for k in defaults if k in wanted and (k == "lr" or wanted[k] != defaults[k])}
     given = {"lr": wanted["lr"], **given, "semantics": wanted["semantics"], "rows": wanted["rows"]}
@@ -58,7 +60,7 @@ def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
 
 
 def _for_torch(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by torch's names, with both betas in one."""
+    """Return the arguments with torch's names; beta1 and beta2 become one argument `betas`."""
     spelled = {SPELLED["torch"].get(k, k): v for k, v in given.items() if k not in ("beta1", "beta2")}
     return {**spelled, "betas": (wanted["beta1"], wanted["beta2"])} if {"beta1", "beta2"} & set(given) else spelled
 

@@ -1,7 +1,8 @@
-"""Find the optimizer that made a side's step: the described one, else a stock formula.
+"""Find the optimizer that made a side's step: the described optimizer if it reproduces the step, else a stock formula.
 
-Only stock formulas with the arrays of the side's state are tried. The elements give the learning rate, and `CONSTANTS`
-gives epsilon and the initial accumulator. All other numbers are the semantics' defaults.
+Only stock formulas whose state has the same arrays as the side's state are tried. The learning rate is estimated from
+the elements. `CONSTANTS` has the tried values of epsilon and the initial accumulator. All other numbers are the
+semantics' defaults.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.steps.recipe import NO_DECAY, Recipe, holds, quick_bound, stepped
 from islices.porting.compare.steps.side import Elements, Side
 
-#: Elements that a formula is tried on first.
+#: The number of elements on which a formula is tried first.
 FEW = 96
-#: Elements that may be further off by cancellation while numbers are still being looked for.
+#: The fraction of elements that may differ by more, because of cancellation, during the search for numbers.
 OUTLIERS = 0.25
-#: The stock optimizers, and bits that speak against those that fewer people use.
+#: Stock optimizer -> its cost in bits, which is higher if fewer people use the optimizer.
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
-#: Bits against a number that is not the default, and against each word that contradicts the description.
+#: The cost in bits of a number that is not the default, and of each setting that contradicts the description.
 UNUSUAL, UNSAID = 3.0, 6.0
-#: Semantics whose formulas are tried, and commonly used values of numbers in formulas.
+#: The semantics whose formulas are tried, and common values of the numbers in formulas.
 STOCK = ("torch", "keras", "optax", "mxnet")
 CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0, 0.1)}
 
 
 def recipes(side: Side) -> list[Recipe]:
-    """Return the recipes that reproduce a sample of a side's elements. A description with all numbers gives one."""
+    """Return the recipes that reproduce a sample of a side's elements. If a complete description reproduces the whole
+    table, return only its recipe."""
     e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
     described = next(filter(partial(confirms, side), _described(**given)), None)
     if described:
         return [described]
-    said = {**given, "optimizer": given.get("name", "").removesuffix("w")}  # AdamW is Adam with another decay
+    said = {**given, "optimizer": given.get("name", "").removesuffix("w")}  # AdamW is Adam with decoupled decay
     order = np.argsort(np.abs(e.g), kind="stable")
     few = e.at(np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
     found = []
@@ -54,7 +56,7 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def confirms(side: Side, recipe: Recipe) -> bool:
-    """Return whether a recipe makes the whole table; each is tried once, since that reads all of it."""
+    """Return True if a recipe reproduces the whole table. Save the answer, because a test reads the whole table."""
     if recipe not in side.confirmed:
         side.confirmed[recipe] = all(holds(recipe, e) for e in side.blocks())
     return side.confirmed[recipe]
@@ -62,7 +64,8 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 
 # ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return the recipes of a complete description, with either kind of decay, and of duplicates, if it names none."""
+    """Return the recipes of a complete description; none for an incomplete one. If the description does not define the
+    kind of decay or of duplicates, return a recipe for each kind."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -80,13 +83,14 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Return a recipe without decay."""
+    """Return a recipe without decay from a name, a semantics, the updated rows and hyperparameters."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield the stock formulas that may have made a side's step, with all numbers except the learning rate."""
+    """Yield a recipe for each stock formula that may have made a side's step. The learning rate of these recipes is a
+    placeholder."""
     e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
@@ -105,7 +109,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
 
 
 def _exists(r: Recipe) -> bool:
-    """Return whether a semantics has the formula."""
+    """Return True if the semantics has the formula."""
     try:
         return r["rows"] in r.formula.rows and r.formula.raw == (r["duplicates"] == "raw")
     except ValueError:
@@ -113,14 +117,14 @@ def _exists(r: Recipe) -> bool:
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
-    """Yield a recipe with its defaults first, then with each other constant.
+    """Yield a recipe with its default constants first, then with all combinations of the other constants.
 
-    begins: the initial accumulator, if the state before a first step shows it.
+    `begins` is the initial accumulator, or None if the state does not show it.
     """
     values = {name: dict.fromkeys((plain[name], *x)) for name, x in CONSTANTS.items() if plain[name] is not None}
     if begins is not None and "initial_accumulator" in values:
         plain, values["initial_accumulator"] = plain.having(initial_accumulator=begins), {begins: None}
-    elif begins:  # this formula begins with 0
+    elif begins:  # this formula has an initial accumulator of 0
         return
     for numbers in product(*values.values()):
         made = plain.having(**dict(zip(values, numbers, strict=True)))
@@ -129,9 +133,9 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
 # ---------------------------------------------------------------------- the learning rate
 def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
-    """Return the recipe with the learning rate that fits best; None if no positive one comes near.
+    """Return the recipe with the learning rate that fits best; None if no positive learning rate fits.
 
-    A step is affine in its learning rate, except for ftrl's.
+    A step is an affine function of its learning rate, except for ftrl.
     """
     still, moved = (stepped(recipe.having(lr=lr), e) for lr in (0.0, 1.0))
     direction, target = moved - still, e.after - still
@@ -139,7 +143,7 @@ def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
     if not (np.isfinite(direction) & np.isfinite(target)).all() or not direction.any():
         return None
     digits = np.abs(direction) / scale
-    clear = (digits >= np.quantile(digits, 0.75)) & (direction != 0)  # elements that rounding leaves most digits of
+    clear = (digits >= np.quantile(digits, 0.75)) & (direction != 0)  # the elements with the smallest rounding errors
     lr = float(np.median(target[clear] / direction[clear]))
     if not 0 < lr < math.inf or (np.abs(target - lr * direction) > scale).mean() > OUTLIERS:
         return None
@@ -147,8 +151,8 @@ def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
 
 
 def _rounded_rate(recipe: Recipe, e: Elements) -> Recipe | None:
-    """Return the recipe with the shortest learning rate that fits, with the cost of its digits, or None if none
-    holds."""
+    """Return the recipe with the shortest decimal learning rate that fits, and add the cost of its digits. Return None
+    if the recipe does not hold."""
     lr, cost = as_written(recipe["lr"], lambda short: holds(recipe.having(lr=short), e))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e) else None

@@ -1,6 +1,7 @@
-"""A recipe: one optimizer with all settings of its step, and its results for elements.
+"""Define `Recipe`, one optimizer with all settings of its step, and compute its step for single elements.
 
-The formulas are those of `islices.optim`. They run in float64, with the numbers rounded as the semantics rounds them.
+The formulas are the formulas of `islices.optim`. They run in float64, with hyperparameters rounded as the semantics
+rounds them.
 """
 
 from __future__ import annotations
@@ -21,39 +22,41 @@ from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.side import Elements
 from islices.porting.compare.stored import Array
 
-#: Decay runs before the rule here: frameworks with decay within the rule differ only by rounding.
+#: Settings that remove decay from a formula. This module applies decay before the rule; frameworks that apply decay
+#: within the rule differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """The formula of an optimizer under a semantics, and its numbers.
+    """The formula of an optimizer in a framework's semantics, and the numbers in the formula.
 
-    settings has hyperparameters, "optimizer" and "semantics". "rows" are those that a sparse gradient moves.
-    "duplicates" is "sum", or "raw" (squares of each). "decay" is "", "coupled" or "decoupled", by "weight_decay". "up"
-    is True if the step follows the gradient upwards. bits: the cost of the numbers that come from the data.
+    `settings` has the hyperparameters, "optimizer" and "semantics". "rows" is "touched" or "all", the rows that a
+    sparse gradient updates. "duplicates" is "sum", or "raw" (each duplicate is squared separately). "decay" is "",
+    "coupled" or "decoupled"; "weight_decay" is its strength. "up" is True if the step maximises the loss. `bits` is the
+    cost of the numbers that come from the data.
     """
 
     settings: Mapping[str, Any]
     bits: float = 0.0
 
     def __getitem__(self, name: str) -> Any:
-        """Return a setting; None if the formula does not have it."""
+        """Return a setting, or None if the formula does not have this setting."""
         return self.settings.get(name)
 
     def having(self, **settings: Any) -> Recipe:
-        """Return the recipe with other settings."""
+        """Return a copy of the recipe with the given settings changed."""
         return replace(self, settings={**self.settings, **settings})
 
     @lazy_property
     def formula(self) -> Formula:
-        """Return the formula without decay; raise ValueError if the semantics does not have it."""
+        """Return the formula without decay; raise ValueError if the semantics does not have the formula."""
         preset = RECORDS[self["optimizer"]].presets[self["semantics"]]
         return replace(preset.formula({**preset.defaults, **self.settings, **NO_DECAY}), decay="")
 
 
 def stepped(recipe: Recipe, e: Elements) -> Array:
-    """Return the table after the step."""
+    """Return the elements of the table that the recipe computes for one step."""
     formula = recipe.formula
     hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
@@ -78,11 +81,11 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 
 
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
-    """Return, for each element, the distance from `stepped` that rounding may cause in a framework's step.
+    """Return the distance from the result of `stepped` that rounding may cause in a framework's step, for each element.
 
-    The table is rounded once, or twice with decay. Each quotient, root or product of the step loses an eps, at most
-    sixteen in all. Earlier roundings, in sums of duplicates and in running means, propagate through the rule; the
-    bound includes their effect. SPEC clause 22.
+    The table is rounded once, or twice with decay. Each quotient, root or product of the step has an error of one eps,
+    at most sixteen in total. Earlier roundings, in sums of duplicates and in running means, propagate through the rule;
+    the bound includes their effect. See SPEC clause 22.
     """
     slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
@@ -101,9 +104,11 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the eps that step t loses if beta2 and beta2^t are float32 and 1 - beta2^t has cancelled.
+    """Return the relative error of step t, in eps, if beta2 and beta2^t are float32 and cancellation amplifies their
+    error in 1 - beta2^t.
 
-    Each of the two is rounded by a quarter of an eps; the root halves the loss. SPEC clause 28, grade 2.
+    Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. See grade
+    2 in SPEC clause 28.
     """
     return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
@@ -116,7 +121,7 @@ def quick_bound(e: Elements, after: Array) -> Array:
 
 
 def holds(recipe: Recipe, e: Elements) -> bool:
-    """Return whether the recipe reproduces the table within the bound on rounding."""
+    """Return True if the recipe reproduces the table within the bound on rounding."""
     after = stepped(recipe, e)
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))

@@ -1,6 +1,6 @@
-"""A side of a comparison of two steps: its inputs, its results, and the described optimizer.
+"""Define `Side`, one of two optimizer steps in a comparison: its inputs, its results, and the described optimizer.
 
-Optimizers' rules are elementwise, so their inputs and results are flat float64 arrays here.
+The rules of optimizers are elementwise, so this module passes inputs and results as flat float64 arrays.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from islices.core.locks import lazy_property
 from islices.porting.compare.rows import PRECISION, eps_of, rows_at, spread
 from islices.porting.compare.stored import Array, Stored, blocks, contained, read, wide
 
-#: Elements of a sample.
+#: The number of elements in a sample.
 FEW = 3000
 
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The step of one table: the table before and after, the optimizer's input after clipping, and states.
+    """The step of one table: the table before and after the step, the clipped gradient, the optimizer's state before
+    and after, and the optimizer.
 
-    A state has arrays by the names of `islices.optim`, and "step", the number of earlier steps. Without a state, the
-    step is treated as the first. optimizer is the description of the step's optimizer: "name", "semantics", "rows" and
-    its numbers. A description without numbers decides between formulas that make the same step. {"class": name} stands
-    for a class that `islices.optim` does not have.
+    A state maps the names that `islices.optim` uses to arrays, and "step" to the number of earlier steps. Without a
+    state, the step is treated as the first step. `optimizer` is the description of the step's optimizer: "name",
+    "semantics", "rows" and its numbers. A description without numbers is used to choose between formulas that make the
+    same step. {"class": name} describes a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -40,10 +41,10 @@ class TableStep:
 
 
 class Elements(NamedTuple):
-    """Elements of a table before and after a step, of the gradient g, and of the state before.
+    """Elements of a table before a step (`w`) and after it, of the gradient `g`, and of the state before the step.
 
-    terms: the sum of |slots| of g. raw: the sum of their squares. counts: how many slots each has. named: True in the
-    rows of the gradient. steps: the number of earlier steps.
+    `terms` is the sum of |slots| of g, and `raw` the sum of their squares. `counts` is the number of slots of each
+    element. `named` is True for rows that the gradient has. `steps` is the number of earlier steps.
     """
 
     w: Array
@@ -59,16 +60,17 @@ class Elements(NamedTuple):
     precision: int
 
     def at(self, places: Array) -> Elements:
-        """Return the elements that a mask or places select."""
+        """Return the elements that a mask or an array of positions selects."""
         some: dict[str, Any] = {name: x[places] for name, x in self._asdict().items() if isinstance(x, np.ndarray)}
         return self._replace(**some, state={name: x[places] for name, x in self.state.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The step of a table, the number of earlier steps, the names of the state's arrays, and the description.
+    """The step of a table on one side. `steps` is the number of earlier steps, `kept` the names of the state's arrays,
+    and `optimizer` the description.
 
-    confirmed: the recipes that were tried on the whole table, and whether each makes it.
+    `confirmed` maps each recipe that was tried on the whole table to True if the recipe reproduces the table.
     """
 
     before: Stored
@@ -82,7 +84,7 @@ class Side:
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
-        """Return a side; None if it is not a step of a dense table of floats."""
+        """Return a side, or None if the step is not a step of a dense table of floats."""
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
             return None
@@ -96,7 +98,8 @@ class Side:
 
     @lazy_property
     def sample(self) -> Elements:
-        """Return some rows: those with duplicates, others that the gradient names, and others."""
+        """Return a sample of the rows: rows with duplicates, other rows of the gradient, and rows that the gradient
+        does not have."""
         rows = max(8, FEW // max(1, math.prod(self.before.row_shape)))
         every = np.arange(len(self.before.values))
         if len(every) <= rows:
@@ -107,7 +110,7 @@ class Side:
         return self._elements(np.unique(np.concatenate(some)))
 
     def blocks(self) -> Iterator[Elements]:
-        """Yield all rows, block by block."""
+        """Yield the elements of all rows, block by block."""
         for part in blocks(len(self.before.values), self.before.row_shape):
             yield self._elements(np.arange(part.start, part.stop))
 
@@ -118,7 +121,7 @@ class Side:
         if named.slots is not None:
             raw[:] = 0.0
             np.add.at(raw, np.searchsorted(rows, named.slots[0]), wide(named.slots[1]) ** 2)
-        state = {  # as large as the table, or one number per row
+        state = {  # an array of the state has the shape of the table, or one number per row
             name: np.broadcast_to(wide(x[rows]).reshape(len(rows), -1), (len(rows), width)).ravel()
             for name, x in self.state.items()
         }
@@ -131,7 +134,7 @@ class Side:
 
 
 def _read_state(state: Mapping[str, Any], argument: str) -> tuple[dict[str, Array], int]:
-    """Return the arrays of a table's state by name, and the number of steps taken."""
+    """Return the arrays of a table's state by name, and the number of earlier steps."""
     leaves = {name: x for name, x in state.items() if name not in ("step", "master") and x is not None}
     arrays = {name: read(x, name, f"{argument}[{name!r}]").values for name, x in leaves.items()}
     return arrays, int(np.asarray(state.get("step", 0)).reshape(-1)[0])

@@ -1,6 +1,6 @@
-"""The traits in which two recipes may differ, by name; one recipe can copy a `Trait` from another.
+"""Define the traits in which two recipes may differ. Each `Trait` can copy its value from one recipe to another.
 
-To add a trait, add its record: search and report read only the record.
+To add a trait, add its record to `TRAITS`; the search and the report read only this record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from islices.porting.compare.steps.recipe import Recipe
 
-#: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
+#: The relative distance below which two numbers count as equal. A semantics that rounds its bias corrections to float32
+#: changes the estimated learning rate slightly.
 CLOSE = 1e-4
 
 
@@ -19,8 +20,9 @@ CLOSE = 1e-4
 class Trait:
     """One property of a recipe that affects its step.
 
-    name: the cause's name, which programs read. of: a recipe -> its value. take: (recipe, other) -> the recipe with the
-    other's value. says: (a, b) -> the sentence. weight: the cost that makes the search prefer other explanations.
+    `name` is the stable name of the cause, for programs. `of` maps a recipe to its value of the trait. `take` maps
+    (recipe, other recipe) to the first recipe with the value of the other. `says` maps the recipes of a and b to a
+    sentence. `weight` is the cost of the trait in the search, in units of explain.WEIGHT.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Trait:
 def _setting(
     key: str, cause: str = "", title: str = "", words: Mapping[Any, str] | None = None, weight: float = 1.0
 ) -> Trait:
-    """Return the trait of one setting: a number, a flag, or one of some words."""
+    """Return the trait for one setting: a number, a flag, or one of several words."""
 
     def of(r: Recipe) -> Any:
         value = r[key]
@@ -59,7 +61,7 @@ def _setting(
 
 
 def _take_optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """Return r with the other recipe's formula and numbers. Settings that do not belong to a formula stay."""
+    """Return r with the other recipe's formula and numbers. Keep the rows, decay and sign of r."""
     rows = r["rows"] if r["rows"] in other.formula.rows else other["rows"]
     taken = other.having(rows=rows, decay=r["decay"], up=r["up"])
     return taken.having(weight_decay=_decay(r)) if r["decay"] else taken
@@ -91,26 +93,26 @@ def _say_formula(a: Recipe, b: Recipe) -> str:
 
 
 def _epsilon_place(r: Recipe) -> str:
-    """Return the place where Adam adds epsilon, in words."""
+    """Return a phrase for the place where Adam adds epsilon."""
     semantics = r["semantics"]
     early = semantics in ("keras", "tensorflow", "mxnet") or (semantics == "torch" and r["rows"] == "touched")
     return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
-    """Return the initial value of sums of squares; None for optimizers without them."""
+    """Return the initial value of the sums of squares; None for optimizers without sums of squares."""
     return float(r["initial_accumulator"] or 0.0) if r["optimizer"] in ("adagrad", "ftrl") else None
 
 
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
-    ours = {"initial_accumulator": 0.0, **r.settings}  # of formulas that always begin with 0
+    ours = {"initial_accumulator": 0.0, **r.settings}  # the value for formulas without this setting
     kept = {k: v for k, v in ours.items() if k in other.settings or k == "weight_decay"}
     return replace(r, settings={**other.settings, **kept, "semantics": other["semantics"]})
 
 
 ROWS = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
 DUPLICATES = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
-#: The plainest first.
+#: All traits, in the order of the report.
 TRAITS: tuple[Trait, ...] = (
     Trait(
         "optimizer", lambda r: r["optimizer"], _take_optimizer,
