@@ -44,7 +44,7 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand: the object to which the entry point with the subcommand's name refers.
+    """A subcommand of `islices`. An entry point with the subcommand's name refers to an instance.
 
     Attributes
     ----------

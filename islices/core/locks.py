@@ -1,7 +1,7 @@
 """Locks that do not block a forked child, and under which no destructor runs.
 
-A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever,
-and the guarded object, such as a half-imported backend, would stay incomplete. So a fork waits for all these locks and
+A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
+The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits for all these locks and
 holds them while the process is copied; then both processes release them.
 
 Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for

@@ -34,8 +34,8 @@ def execution(mode: str) -> Iterator[None]:
     ----------
     mode : {"host", "framework"}
         "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In either mode, the framework's operations compute on arrays
-        outside CPU memory, on arrays whose gradient is being recorded, and in traced code (jax.jit, tf.function).
+        framework's operations compute, on any device. In either mode they compute in traced code (jax.jit,
+        tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The lookup of a backend by an array's type or by name; no framework is imported before it is needed.
 
-The lookup tries these in order: an explicit backend, the cache of known array types, the built-in adapters of imported
-frameworks, and entry points of the group ``islices.backends``. An entry point is tried only after a module with the
+The lookup tries, in order, an explicit backend, the cache of known array types, the built-in adapters of imported
+frameworks, and entry points (``islices.backends``). An entry point is tried only after a module with the
 entry point's *name* has been imported. So an unused plug-in costs nothing and cannot fail.
 """
 

@@ -26,8 +26,8 @@ from islices.core.shapes import MOST_NDIM
 class IndexedSlices:
     """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
 
-    An instance stands for the dense array T of shape ``dense_shape``, where T[r] is the sum of ``values[k]`` over all k
-    with ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
+    An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
+    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
     instances; ``==`` raises TypeError.
 
     Parameters

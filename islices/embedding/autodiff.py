@@ -376,7 +376,7 @@ class _Call:
         return loss
 
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
-        """Return the differentiated arguments with other variables and tables.
+        """Return the differentiated arguments with their variables and tables replaced.
 
         All other leaves stay if `keep`, else they become None.
         """
@@ -596,7 +596,7 @@ def _is_set(x: Host) -> Any:
 
 
 def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
-    """Check that the loss of sample b in the batch agrees with the loss that fn returns for this sample alone."""
+    """Check that the loss of sample b in the batch agrees with the loss that fn returns for only this sample."""
     if not _is_close(B, losses[b : b + 1], alone):
         _refuse_influence(b, "the loss differs between the whole batch and one sample")
 

@@ -155,10 +155,10 @@ class Capture:
         Returns
         -------
         dict of str to IndexedSlices
-            A gradient has one slice for each looked-up row, in the order of the forward passes, not coalesced and
-            without padding. It is empty for a layer that was not used or that no gradient reached. It is a dense array
-            if the weights are also an output layer. Weights that several layers share have one gradient, under the
-            first layer's name.
+            A gradient has one slice for each looked-up row except padding, in the order of the forward passes. It is
+            not coalesced. It is empty for a layer that was not used or that no gradient reached. It is a dense array if
+            the weights are also an output layer. Weights that several layers share have one gradient, under the first
+            layer's name.
 
         Raises
         ------

@@ -93,14 +93,14 @@ def lookup(
     -------
     array of the table's framework and dtype
         Rows have shape (*ids.shape, *row_shape); bags have shape (*ids.shape[:-1], *row_shape) or (bags, *row_shape).
-        Without a combiner, the rows of ragged ids are ragged in the same form; for a pair of arrays the result is a
-        pair (rows, lengths). For bags of ids with several ragged dimensions it is a tf.RaggedTensor.
+        Without a combiner, the rows of ragged ids are ragged in the same form. For a pair of arrays the result is a
+        pair (rows, lengths). For bags of ids with several ragged dimensions the result is a tf.RaggedTensor.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
-        raise: its row reads as zeros, gets no gradient, and is not a member of a bag.
+        raise. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
 
     Examples
     --------

@@ -49,9 +49,9 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
     products : tuple of Product
-        For a tied table, which is also an output layer: the factors ``upstream`` (B, T, rows) and ``inputs`` (B, T,
-        width) of each use as an output layer. The gradient of sample b is the sum of its slices and, over t, of the
-        outer products of upstream[b, t] and inputs[b, t]. For other tables the tuple is empty.
+        The factors ``upstream`` (B, T, rows) and ``inputs`` (B, T, width) of each use of a tied table as an output
+        layer. The gradient of sample b is its slices, plus the sum over t of the outer products of upstream[b, t] and
+        inputs[b, t]. For other tables the tuple is empty.
 
     Notes
     -----

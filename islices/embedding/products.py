@@ -4,11 +4,11 @@ Let g be the gradient with respect to the product. The dense part of sample b is
 of g[b, t] and x[b, t]. It has the table's shape and rank at most T. No array of this shape is allocated per sample:
 blocks of its rows are computed in float64, and their squares are summed.
 
-The host uses two shortcuts, in which no squares cancel. (If the slices S and the dense part D nearly cancel, computing
-|S + D|^2 from |S|^2, |D|^2 and the cross term would lose half of the bits. So would |D|^2 from the factors' Gram
-matrices.) Rows that slices also contain are computed one by one and added to the slices' sums. If T is less than the
-width, the triangular factor (T, T) of the QR decomposition of x replaces x; this does not change the norm. SPEC clause
-14.
+The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
+cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with half of the bits. So would |D|^2 from the factors'
+Gram matrices.) Rows that slices also contain are computed one by one and added to the slices' sums. If T is less than
+the width, the triangular factor (T, T) of the QR decomposition of x replaces x. This does not change the norm. SPEC
+clause 14.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compilation of plain Python functions to machine code.
 
 The machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled from a
-*template*, a function of arrays, and a signature of types. A template is a closure: the parts that differ between
+*template*, a function of arrays, and a signature of types. A template is a closure. The parts that differ between
 kernels (the widening of a 16-bit float, an optimizer's rule) are variables of its enclosing scope. Kernels release the
 GIL, raise no exceptions and start no threads; `islices.kernels.threads` runs a kernel in several threads. May import:
 `numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
@@ -113,7 +113,7 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
     """Return the template compiled as a C function with an ``address``.
 
-    The code is also compiled anew when the contents of `sources` change.
+    The code is also compiled again when the contents of `sources` change.
     """
     return _compiled(numba.cfunc, signature, template, *sources)
 

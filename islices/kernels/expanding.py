@@ -3,9 +3,9 @@
 numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each
 block. These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. It
 replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
-value. numba inlines all other functions, with the same result: those without source, with two returns or with nested
-scopes, and calls that may not be evaluated. A function called in an expression runs before the rest of the statement,
-so it must not change variables that the rest reads. May import: `islices.core.locks`.
+value. numba handles all other calls, with the same result. These are calls of functions without source, with two
+returns or with nested scopes, and calls that may not be evaluated. A function called in an expression runs before the
+rest of the statement, so it must not change variables that the rest reads. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def expand(
 ) -> FunctionType:
     """Return the function with each call of an inlined function replaced by that function's statements.
 
-    Names whose value is a bool are flags: branches that a flag excludes are dropped. `arguments` lists the result's
-    parameters in order, if it differs from the function's. The values of the parameters left out are in `constants`.
+    Names whose value is a bool are flags: branches that a flag excludes are dropped. `arguments`, if given, is the
+    order of the result's parameters. The values of the parameters left out are in `constants`.
     """
     with _parsing:
         definition = _definition(function)

@@ -1,8 +1,8 @@
 """Derivatives of norms and of scaled gradients, which autograd uses instead of differentiating the computation.
 
 `islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
-gives no finite gradient at 0. So this module computes a norm or a clipped gradient from constants and then *attaches*
-it: `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of primitives and
+gives no finite gradient at 0. So this module computes a norm or a clipped gradient from constants, and then *attaches*
+it. `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of primitives and
 attached norms, so derivatives of every order are those of the formula. The gradient is computed in the norm's dtype,
 because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 

@@ -414,8 +414,10 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
 
 
 def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
-    """Return (digit, rest): x rounded to a whole number minus x rounded to a multiple of 2^DIGIT, and the absolute
-    difference of x and the whole number."""
+    """Return (digit, rest) of x. The digit is x rounded to a whole number, minus x rounded to a multiple of 2^DIGIT.
+
+    The rest is the absolute difference of x and the whole number.
+    """
     away = B.where(B.less_equal(x, 0.0), -large, large)
     x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples of 2^DIGIT
     digit = (x + near) - near

@@ -382,7 +382,7 @@ def norm_dtype(leaves: Sequence[Any]) -> str:
 
 
 def row_norms(x: Any, *, ord: float = 2.0) -> Any:
-    """Return the norm of each row of a gradient, as a gradient of 0-d rows.
+    """Return the norm of each row of a gradient, in the form of a gradient with one number per row.
 
     Parameters
     ----------

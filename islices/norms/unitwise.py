@@ -438,8 +438,8 @@ def scale_units(
     """Multiply and divide values by arrays of E with shape (k,), one number per unit. Where `finite` is False, return
     zeros.
 
-    The numbers are reshaped to ``sizes``, which broadcasts with values. If `place` is given, it has the unit of each
-    row.
+    The numbers are reshaped to ``sizes``, which broadcasts with values. `place`, if given, is the number of each row's
+    unit.
     """
     wide = wide_dtype(B.dtype(values))
     with E.scope():

@@ -221,7 +221,7 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
     """Return the numbers in `Formula.names` at this step as one array of the dtype `wide`.
 
     `step` is the number of completed steps; `count` is its host view, or None if it is traced. If the count is known,
-    the result is a NumPy array. Recent numbers are cached: many parameters of one model use the same numbers in a step,
+    the result is a NumPy array. Recent numbers are cached. Many parameters of one model use the same numbers in a step,
     and some rules use the same numbers at every step.
     """
     if count is None:

@@ -152,7 +152,7 @@ SPELLED: Mapping[str, Mapping[str, str]] = {
 
 
 def raw(h: Hyper) -> bool:
-    """Return True if the hyperparameters ask for Keras's update with unsummed duplicates."""
+    """Return True if the hyperparameters select Keras's update with unsummed duplicates."""
     return bool(h["duplicates"] == "raw")
 
 

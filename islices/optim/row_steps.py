@@ -72,7 +72,7 @@ class Request(NamedTuple):
             return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
-        """Return an iterator over pieces of new rows. The caller must write each piece before it asks for the next."""
+        """Return an iterator over pieces of new rows. The caller must write each piece before it gets the next."""
         if self.touched:
             return self.some_rows()
         B, grad = self.at.B, self.grad
