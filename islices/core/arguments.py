@@ -52,7 +52,7 @@ def check_flag(x: object, argument: str) -> bool:
 
 
 def whole_number(x: object) -> int | None:
-    """Return x as an int, or None if it is not an integer. An array of one integer counts as one."""
+    """Return x as an int, or None if it is not an integer. An array of one integer counts as an integer."""
     if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:

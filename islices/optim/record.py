@@ -65,7 +65,7 @@ class Record:
     decoupled : bool, optional
         The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag.
     variant_of : str
-        The optimizer whose class in torch is the base of this optimizer's class.
+        The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
         The names of the state's arrays in torch's states, where they differ.
     added : tuple of str

@@ -1,4 +1,4 @@
-"""Records of Adagrad and of row-wise Adagrad (one accumulator per row), under every semantics. SPEC clauses 11, 16."""
+"""The formulas of Adagrad and row-wise Adagrad (one accumulator per row) in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of Adam and AdamW, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Adam and AdamW in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of Adamax, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Adamax in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of FTRL-Proximal, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of FTRL-Proximal in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of Lion, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Lion in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
