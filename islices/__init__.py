@@ -1,7 +1,7 @@
 """Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.
 
-Importing islices loads none of its modules: a public name loads its own when it is first used, and a backend loads when
-an array of it is first seen.
+`import islices` loads no other module of the package. The first use of a public name loads the name's module, and the
+first array of a framework loads the framework's backend.
 """
 
 import os

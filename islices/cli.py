@@ -3,7 +3,7 @@
 Subcommands are entry points of the group ``islices.commands``. Each is a `Command`, which is loaded when it is called
 or when the help lists it.
 
-Exit codes: 0 done or conform, 1 fails were found, 2 the call was wrong, 3 the harness itself failed.
+Exit codes: 0 success, 1 failures were found, 2 the command line is wrong, 3 the harness itself failed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand, the object of the entry point of its name.
+    """A subcommand of `islices`. An entry point with the subcommand's name refers to an instance.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Command(NamedTuple):
     arguments : callable of argparse.ArgumentParser
         Adds the subcommand's arguments, and the epilog of its help.
     run : callable of argparse.Namespace -> int
-        Runs the subcommand and returns the exit code. It raises `UsageError` for a wrong call.
+        Runs the subcommand and returns the exit code. It raises `UsageError` for wrong arguments.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Command(NamedTuple):
 
 
 class UsageError(Exception):
-    """An error of the call, printed without a traceback, with exit code 2."""
+    """An error in the user's arguments; the command prints it without a traceback and exits with code 2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments; by default those of the process.
+        The command-line arguments; by default those of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
     os.environ["PYTHONIOENCODING"] = "utf-8"  # for the processes that commands start, whose output they read
@@ -116,19 +116,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
 
 
-#: the replacement of a mark that the encoding of an output lacks, of the same width for tables
+#: a mark -> its replacement, which has the same width, if the encoding of an output lacks the mark
 PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", "─": "-"}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an output's encoding lacks: marks by `PLAIN`, anything else as backslashreplace does."""
+    """Replace characters that an output's encoding lacks: marks with `PLAIN`, others like backslashreplace does."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
 
 
 def _print_any_text() -> None:
-    """Let stdout and stderr print any text in any encoding, such as the system's old encoding of a Windows pipe."""
+    """Make stdout and stderr accept any text in any encoding, such as the legacy encoding of a pipe on Windows."""
     codecs.register_error("islices", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -137,7 +137,7 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM end a command by an exception, as Ctrl-C does, so that its child processes end too."""
+    """Make SIGTERM raise an exception in a command, like Ctrl-C, so that the command's child processes end too."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -198,12 +198,12 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 
 # ---------------------------------------------------------------------- commands
 def command_names() -> list[str]:
-    """Return the names of the subcommands in alphabetical order. This imports none of them."""
+    """Return the names of the subcommands in alphabetical order, without importing a subcommand."""
     return sorted({*OWN, *SUITE, *entry_points(GROUP)})
 
 
 def load_command(name: str) -> Command:
-    """Return the subcommand of a name, one of `command_names`.
+    """Return the subcommand with a name, which is one of `command_names`.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list every installed backend. A broken one is listed with its error, and the exit code is 3."""
+    """Load and list all installed backends. For a broken backend, list its error and return the exit code 3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)
@@ -279,7 +279,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
         }
 
 
-#: the commands that are always there
+#: the commands that this module defines
 OWN = {
     "backends": Command(
         "list the installed frameworks: versions, devices, execution modes", backends_arguments, backends

@@ -1,4 +1,4 @@
-"""Renumber, drop and add the rows of a table and of its optimizer's state when a vocabulary changes.
+"""Changes of a vocabulary: renumber, drop and add the rows of a table and of its optimizer's state.
 
 SPEC clause 27. May import: `numpy`, the core below `islices.vocabulary`.
 """
@@ -26,9 +26,9 @@ from islices.optim.optimizer import Optimizer
 __all__ = ["RowMap", "renumber"]
 
 T = TypeVar("T")
-#: the names of some leaves of a tree
+#: patterns for the names of a tree's leaves
 Patterns: TypeAlias = str | Sequence[str] | None
-#: -1 in place of an old row's number: the row is new. -1 in place of a new row's number: the old row is dropped.
+#: NEW in place of an old row's number: the row is new. DROPPED in place of a new row's number: the old row is dropped.
 NEW = DROPPED = -1
 
 
@@ -38,7 +38,8 @@ class RowMap:
     Parameters
     ----------
     old_ids : 1-D integers, one for each row of the new table
-        The old row of each new row, each at most once, or -1 for an added row. All other old rows are dropped.
+        For each new row the number of its old row, or -1 for an added row. An old row may occur once; old rows that do
+        not occur are dropped.
     old_rows : int, optional
         The number of rows of the old table; `renumber` reads it from the table.
 
@@ -103,7 +104,7 @@ class RowMap:
             )
 
     def new_ids(self, old: Any) -> Host:
-        """Return the new numbers of old rows, -1 for a dropped row.
+        """Return the new numbers of old rows; the new number of a dropped row is -1.
 
         Parameters
         ----------
@@ -140,7 +141,8 @@ class RowMap:
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row for ids of dropped rows, such as the row of an unknown token. By default such ids raise.
+            The new row for ids of dropped rows, such as the row of an unknown token. By default, ids of dropped rows
+            raise.
 
         Returns
         -------
@@ -225,13 +227,13 @@ def renumber(
     Returns
     -------
     same type as table; with state (table, state)
-        New arrays: nothing changes in place. Kept rows have the same bits.
+        The renumbered tables, and the state if it is given. The arrays are new; nothing changes in place. Kept rows
+        have the same bits.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row or belongs to another table. Arrays have another number of rows, or no leaf
-        has a given name.
+        The mapping drops the padding row, or is for a table with another number of rows. Or no leaf matches a pattern.
 
     Notes
     -----
@@ -312,7 +314,7 @@ def _at(name: str) -> str:
 
 # ---------------------------------------------------------------------- leaves
 class _Leaf(NamedTuple):
-    """A table, an array or a gradient."""
+    """A leaf to renumber: a table, an array or a gradient."""
 
     given: Any
     B: Backend
@@ -328,7 +330,7 @@ class _Leaf(NamedTuple):
             )
 
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
-        """Return the leaf with other rows, and its new rows before they are rounded to 16 bits."""
+        """Return (the renumbered leaf, its new rows before rounding to 16 bits)."""
         if self.slices is not None:
             s = _slices(self.slices, m)
             return (s if isinstance(self.given, IndexedSlices) else to_native(s, like=self.given)), None
@@ -425,7 +427,7 @@ def _cast(rows: Host, dtype: str) -> Host:
 
 
 def _rows(B: Backend, old: Array, m: RowMap, new: Host) -> Array:
-    """Return an array with the kept rows of old in their new places, and new rows in the others."""
+    """Return an array with the kept rows of `old` at their new positions, and new rows at all other positions."""
     dtype = B.dtype(old)
     rounded = _cast(np.ascontiguousarray(new), dtype)
     views = modes.host_views(B, [old])
@@ -444,7 +446,7 @@ def _rows(B: Backend, old: Array, m: RowMap, new: Host) -> Array:
 
 
 def _slices(s: IndexedSlices, m: RowMap) -> IndexedSlices:
-    """Return slices of the renumbered table, in their order, without those of dropped rows."""
+    """Return slices with new indices, in the same order, without the slices of dropped rows."""
     B = s.backend
     indices = B.to_numpy(s.indices)
     new = m.new_ids(indices)
@@ -460,7 +462,7 @@ def _slices(s: IndexedSlices, m: RowMap) -> IndexedSlices:
 
 
 def _state_fill(fill: Any, name: str) -> Any:
-    """Return the initial number of new rows of the state's array of this name."""
+    """Return the number that fills the new rows of the state's array with a name."""
     if isinstance(fill, Optimizer):
         initial = {spec.name: spec.initial for spec in fill._formula.state}
         if name not in initial:

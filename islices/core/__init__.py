@@ -1,1 +1,1 @@
-"""Row-sparse gradients themselves: the container, its conversions, and the operations that every other package uses."""
+"""Row-sparse gradients: the container, its conversions, and the operations that all other packages use."""

@@ -1,4 +1,4 @@
-"""Check names, flags and numbers among arguments, and raise errors in the library's words.
+"""Checks of arguments that are names, flags or numbers, with the library's error messages.
 
 A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 
@@ -17,15 +17,15 @@ import numpy as np
 
 T = TypeVar("T")
 
-#: the largest number of rows and size of a dimension, since indices are int64
+#: the largest number of rows, and the largest size of any dimension, since indices are int64
 LARGEST = 2**63 - 1
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def show(x: object) -> str:
-    """Return a plain argument's repr, shortened, or its type, for messages about any object.
+    """Return a text for messages: the shortened repr of a plain object, or the type of any other object.
 
-    The repr of a framework's tensor may end the process, for example if a torch tensor's storage was resized.
+    The repr of a framework's tensor could end the process, for example if a torch tensor's storage was resized.
     """
     kind = type(x).__name__
     if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def show(x: object) -> str:
 
 
 def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
-    """Return x if it is one of the names, else raise ValueError."""
+    """Return x if it is one of the accepted names, else raise ValueError."""
     names = list(accepted)
     if not isinstance(x, str) or x not in names:
         raise ValueError(f"{argument}: got {show(x)}; accepted are {', '.join(map(repr, names))}")
@@ -52,7 +52,7 @@ def check_flag(x: object, argument: str) -> bool:
 
 
 def whole_number(x: object) -> int | None:
-    """Return x as an int, or None if it is not an integer. An array of one integer counts as one."""
+    """Return x as an int, or None if it is not an integer. An array of one integer counts as an integer."""
     if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:
@@ -62,8 +62,8 @@ def whole_number(x: object) -> int | None:
 
 
 def is_real(c: object) -> bool:
-    """Return True if c is a real number of Python or NumPy. NumPy's strings and dates are not."""
-    if type(c) is float or type(c) is int:  # nearly always; the check of an abstract class needs ten times as long
+    """Return True if c is a real number of Python or NumPy. NumPy's strings and dates are not real numbers."""
+    if type(c) is float or type(c) is int:  # nearly always; the check with an abstract class takes ten times as long
         return True
     no_numbers = (bool, np.bool_, np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
     return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)

@@ -1,7 +1,7 @@
 """Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
-`accept` turns a user's leaf into the object that the library computes on, and `restored` turns results back.
-`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
+`accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. All public functions use these three.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from islices.core.trees import flatten, rebuild
 
 T = TypeVar("T")
 
-#: the dtypes of values
+#: the dtypes that values may have
 SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 
@@ -40,9 +40,9 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        The rows are its only sparse dimension. It is validated before its framework processes it.
+        Only the dimension of rows may be sparse. The object is validated before its framework processes it.
     dense_shape : sequence of int, optional
-        For an object of unknown shape (a tf.IndexedSlices whose dense_shape is None).
+        The shape of an object without a known shape (a tf.IndexedSlices whose dense_shape is None).
     validate : bool
         False skips the checks that read the indices.
 
@@ -55,7 +55,8 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     TypeError
         x is dense (use `from_dense`), or islices does not know its framework.
     ValueError, IndexError
-        x is not row-sparse, or its indices contradict its shape or its claim to be coalesced. SPEC clauses 1 and 2.
+        x is not row-sparse, its indices do not fit its shape, or it claims to be coalesced but is not. SPEC clauses 1
+        and 2.
 
     Examples
     --------
@@ -75,11 +76,11 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
     s = _of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
-    return s._like(s.values)  # without the look: the caller may keep the slices, and change the arrays' memory
+    return s._like(s.values)  # without the `Look`: the user may keep the slices and change the arrays' memory
 
 
 def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-    """Return slices over a native sparse object, after validating that object's claims."""
+    """Return slices that share a native sparse object's memory, after validating the object."""
     values, indices, shape, coalesced, padded, look = backend.from_native(x)
     if dense_shape is not None or not is_known(shape):
         shape = check_dense_shape(shape if dense_shape is None else dense_shape)
@@ -93,18 +94,18 @@ def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: b
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
-    """Return the framework's sparse object over slices.
+    """Return slices as the framework's sparse object, with shared memory where the framework's type allows.
 
     Parameters
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        The result copies the type details of this object, such as the dtype of TensorFlow's dense_shape.
+        The result has the type details of this object, such as the dtype of TensorFlow's dense_shape.
 
     Returns
     -------
     tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray
-        For NumPy, which has no sparse type, s itself.
+        For NumPy, which has no sparse type, the result is s itself.
 
     Raises
     ------
@@ -113,8 +114,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
     Notes
     -----
-    Indices widen to int64 if the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
-    coalesced. SPEC clause 1.
+    Indices are converted to int64 if the framework's type requires it (torch, MXNet). MXNet's type cannot have
+    duplicates, so s is coalesced first. SPEC clause 1.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """Return s without its sentinel slots. In traced code with static shapes the slots stay and hold zeros."""
+    """Return s without its padding slots. In traced code with static shapes, these slots stay, with zeros as values."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -150,7 +151,7 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
 
 
 def _no_leaf(x: Any, argument: str) -> TypeError:
-    """Return the error for an object that belongs to no framework."""
+    """Return the TypeError for an argument that is neither a gradient nor an array of a supported framework."""
     return TypeError(
         f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
         "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
@@ -172,7 +173,7 @@ def accept(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """Return a result as the type that the caller gave. If the result is the accepted leaf, return the given object."""
+    """Convert a result to the type of the user's object `given`. If the result is the accepted leaf, return `given`."""
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
@@ -182,10 +183,10 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_accepted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """Apply fn to every leaf of tree, between `accept` and `restored`.
+    """Return the tree with `fn` applied to every leaf; `accept` converts each leaf first, and `restored` the result.
 
-    native(backend, x) may be a faster implementation for sparse objects of frameworks with `Backend.native_of_views`.
-    If it returns None, fn is applied.
+    `native(backend, x)` is an optional faster implementation for the sparse objects of frameworks with
+    `Backend.native_of_views`. If it returns None, `fn` is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -206,10 +207,9 @@ def map_accepted(
 
 # ---------------------------------------------------------------------- duplicates
 def coalesce_slices(s: Any) -> Any:
-    """Return s with strictly ascending indices, and without padding unless it is traced. Return s itself if it
-    already is coalesced.
+    """Return s with strictly ascending indices, and without padding unless s is traced.
 
-    A dense array, whose rows are distinct, is returned unchanged.
+    If s is already coalesced, or is a dense array, return s itself.
     """
     if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
@@ -232,9 +232,9 @@ def coalesce_slices(s: Any) -> Any:
 
 
 def coalesce_few(B: Backend, x: Any) -> Any:
-    """Coalesce a framework's sparse object by one kernel call, which also checks the indices.
+    """Coalesce a framework's sparse object with one kernel call, which also checks the indices.
 
-    Return None if `coalesce_slices` must do this, or must raise the error.
+    Return None if the kernel cannot do this; then `coalesce_slices` coalesces or raises the error.
     """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:
@@ -251,7 +251,7 @@ def coalesce_few(B: Backend, x: Any) -> Any:
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
 def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
-    """Return the slices of a dense array that hold its nonzero rows, or the given rows.
+    """Return the nonzero rows of a dense array, or the rows given by indices, as slices.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and indices is not given, so the zero rows are unknown. Or indices contains a row twice. SPEC
+        x is traced and indices is None, so that the nonzero rows are unknown; or indices contains a row twice. SPEC
         clause 1.
 
     Examples
@@ -294,16 +294,16 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
 
 
 def nonzero_rows(x: Host) -> Host:
-    """Return a mask of the rows of a host array that hold anything but zeros; NaN counts."""
+    """Return a mask of the rows of a host array that have a nonzero element; NaN counts as nonzero."""
     flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
-    if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
+    if x.dtype == np.uint16:  # bit patterns of bfloat16: remove the sign bit
         flat = flat & 0x7FFF
     found: Host = (flat != 0).any(axis=1)
     return found
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """Check that indices are integers of the backend, in range and distinct, and return them."""
+    """Return indices as an array of the backend, after checking that they are integers, in range and distinct."""
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
     if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
@@ -331,8 +331,8 @@ def convert(x: Any, backend: str | Backend) -> Any:
     Returns
     -------
     structure of x
-        IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes are
-        kept.
+        A sparse leaf becomes an IndexedSlices with the target's arrays; a dense leaf becomes a dense array of the
+        target. dtypes are kept.
 
     Raises
     ------
@@ -367,7 +367,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
 
 def is_sparse(x: object) -> bool:
-    """Return whether x is a row-sparse gradient: an IndexedSlices or a framework's sparse type.
+    """Return True if x is a row-sparse gradient: an IndexedSlices, or an object of a framework's sparse type.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ def leaves(tree: Any) -> list[Any]:
     Returns
     -------
     list
-        The caller's objects themselves, without None.
+        The leaves are the objects in tree, not copies; None is left out.
 
     Raises
     ------
@@ -432,7 +432,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        Gets a leaf as the caller gave it. The return value replaces the leaf.
+        It is called with each leaf as it is in tree. The return value replaces the leaf.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
         Also named tuples, and JAX's registered pytrees.
 

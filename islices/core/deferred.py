@@ -1,7 +1,7 @@
-"""Define internal classes of values and indices that are not arrays yet. Only the dispatch knows them.
+"""Internal classes of values and indices that are computed on first read.
 
-`IndexedSlices` holds an array or one of these in each of its two parts, and calls `Deferred.read` when the part is
-read. Operations look inside instead, so that nothing is computed: `native_look` and `islices.core.slots.slots_in`.
+Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a part calls `Deferred.read`.
+Operations avoid this computation: they read the stored data with `native_look` or `islices.core.slots.slots_in`.
 May import: `islices.backend`.
 """
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class Deferred:
-    """A part of slices that is made when it is first read."""
+    """A part of slices (values or indices) that is computed on first read."""
 
     __slots__ = ()
 
     def read(self, owner: Any, part: int) -> Array:
-        """Return an array of the owner: part 0 is its values, part 1 its indices."""
+        """Return the values (part 0) or the indices (part 1) of the owner."""
         raise NotImplementedError
 
     def held(self, owner: Any, part: int) -> Array:
-        """Return an array of the same dtype and device, unchecked; nothing is computed."""
+        """Return an array with the dtype and the device of the part, without computing or checking anything."""
         return self.read(owner, part)
 
 
 class NativeIndices(Deferred):
-    """The indices of a framework's sparse object, with the look at its arrays, during the call that received it.
+    """The indices of a framework's sparse object, with the `Look` at its arrays, during the call that received it.
 
-    If the look has views, the array may be None and is made when it is read.
+    If the `Look` has views, the array may be None; reading the indices then makes it.
     """
 
     __slots__ = ("array", "look")
@@ -48,6 +48,6 @@ class NativeIndices(Deferred):
 
 
 def native_look(s: IndexedSlices) -> Look | None:
-    """Return the look at values and indices that came with a framework's sparse object, or None for other slices."""
+    """Return the `Look` at values and indices of slices made from a framework's sparse object, else None."""
     indices = s._indices
     return indices.look if type(indices) is NativeIndices else None

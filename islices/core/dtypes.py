@@ -1,4 +1,4 @@
-"""The names of dtypes and their NumPy dtypes. NumPy lacks bfloat16, so its bit patterns are stored as uint16.
+"""The names of dtypes and the NumPy dtypes that store their values. NumPy lacks bfloat16, whose bits are in uint16.
 
 May import: `numpy`.
 """
@@ -13,17 +13,17 @@ import numpy as np
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a host array's dtype; uint16 holds bfloat16."""
+    """Return the name of a host array's dtype; uint16 stands for bfloat16."""
     return "bfloat16" if dtype == np.uint16 else dtype.name  # NumPy composes the name on every call
 
 
 def as_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array, with bfloat16 as its bits."""
-    # a name is composed on every call, so look at the kind first
+    """Return an array with bfloat16 values (of ml_dtypes) viewed as uint16, and any other array unchanged."""
+    # NumPy composes the name on every call, so the kind is compared first
     return array.view(np.uint16) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
 
 
 @cache
 def host_dtype(name: str) -> np.dtype[Any]:
-    """Return the dtype of host arrays for a dtype's name; bfloat16 is stored as its bits."""
+    """Return the NumPy dtype of host arrays for a dtype's name; it is uint16 for "bfloat16"."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)

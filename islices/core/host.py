@@ -1,9 +1,9 @@
 """Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
-By default this code computes for every framework whose arrays lie in CPU memory. It views the framework's memory as
-NumPy arrays, so the bits agree by construction. bfloat16, which NumPy lacks, is stored as uint16 bit patterns. Active
-compiled kernels replace NumPy, with the same bits. May import: `numpy`, `islices.backend`, `islices.core.dtypes`,
-`islices.kernels`, `islices.core.host_memory`.
+By default this code computes for all frameworks whose arrays are in CPU memory. It views the framework's memory as
+NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
+Compiled kernels, if active, replace NumPy with the same bits. May import: `numpy`, `islices.backend`,
+`islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from islices.backend import Array, Backend, Gradient, Host, Shape, elements_meet
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
-#: a number of float64 elements that fits the second-level cache several times
+#: the number of float64 elements in a block; several blocks fit the second-level cache
 BLOCK = 1 << 15
-#: the largest number of remaining rows that may be finished one by one instead of layer by layer
+#: the largest number of remaining rows that `_fold` may finish one by one instead of layer by layer
 HEAVY_ROWS = 128
-#: the number of elements gathered at a time while rows are summed
+#: the number of elements that `_fold` gathers at a time
 PIECE = 1 << 16
-#: the number of indices below which one call sorts them
+#: the number of indices below which one call of np.argsort sorts them
 FEW = 4096
-#: the largest number of elements that one call adds up, slowly for each of them
+#: the largest number of elements that one call of np.add.at sums; the call is slow per element
 SMALL = 1 << 14
 
 
@@ -38,7 +38,7 @@ quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstat
 
 
 def bfloat16_to_float32(bits: Host) -> Host:
-    """Return the float32 values of bfloat16 bit patterns: exact, since a pattern is the upper half of a float32."""
+    """Return the float32 values of bfloat16 bit patterns. They are exact: a pattern is the upper half of a float32."""
     wide: Host = bits.astype(np.uint32) << np.uint32(16)
     return wide.view(np.float32)
 
@@ -55,7 +55,7 @@ def bfloat16_bits(x: Host) -> Host:
 
 
 class HostBackend(Backend):
-    """Primitives on NumPy arrays. A uint16 array of values holds bfloat16."""
+    """The primitives on NumPy arrays. A uint16 array of values stands for bfloat16."""
 
     name = "host"
     module = "numpy"
@@ -87,7 +87,7 @@ class HostBackend(Backend):
         return x.copy()
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return quiet()  # overflow and NaN are results here, not accidents
+        return quiet()  # overflow and NaN are valid results of operations
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
@@ -108,7 +108,7 @@ class HostBackend(Backend):
 
     def take(self, x: Array, positions: Array) -> Array:
         out = empty((*positions.shape, *x.shape[1:]), x.dtype)
-        return np.take(x, positions, axis=0, out=out, mode="clip")  # positions are in range; clip avoids a buffer
+        return np.take(x, positions, axis=0, out=out, mode="clip")  # positions are in range; "clip" avoids a buffer
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         if isinstance(a, float):
@@ -131,7 +131,7 @@ class HostBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return np.zeros(x.shape[0], x.dtype)
-        # two reductions without a temporary; both carry NaN through
+        # two reductions without a temporary array; both return NaN if there is one
         return np.maximum(np.maximum.reduce(x, axis=1), -np.minimum.reduce(x, axis=1))
 
     def row_sum(self, x: Array) -> Array:
@@ -232,18 +232,17 @@ class HostBackend(Backend):
 
 
 def native_order(x: Host) -> Host:
-    """Return x in this machine's byte order, in which bits are compared and sent.
+    """Return x in this machine's byte order, in which bits are compared and sent to other processes.
 
-    NumPy also has arrays of the other byte order.
+    NumPy arrays may have either byte order.
     """
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def group(indices: Host) -> tuple[Host, Host, Host]:
-    """Return (order, ids, starts): a stable order that sorts the indices, the distinct indices in ascending order,
-    and their runs.
+    """Return (order, ids, starts): positions sorted stably by index, the ascending distinct indices, and their runs.
 
-    starts holds the start of each distinct index's run in the sorted order, then the end of the last run.
+    `starts` has the start of each distinct index's run in `order`, and then the end of the last run.
     """
     n = len(indices)
     if n == 0:
@@ -269,7 +268,7 @@ def _stable_order(indices: Host) -> Host:
     digits = -(-int(indices.max()).bit_length() // 16) or 1
     if digits > 3 or int(indices.min()) < 0:
         return np.argsort(indices, kind="stable")
-    # for 16-bit numbers NumPy's stable sort is a radix sort: one for each digit, the lowest first
+    # NumPy's stable sort of 16-bit numbers is a radix sort; sort once for each 16-bit digit, the lowest first
     order = np.argsort(indices.astype(np.uint16), kind="stable")
     for digit in range(1, digits):
         higher = (indices >> (16 * digit)).astype(np.uint16)
@@ -278,18 +277,18 @@ def _stable_order(indices: Host) -> Host:
 
 
 def _places(order: Host, starts: Host) -> Host:
-    """Return the number of each index's run."""
+    """Return, for each slot, the number of the run that has the slot's index."""
     places = np.empty(len(order), np.int64)
     places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
     return places
 
 
 def _fold(values: Host, order: Host, starts: Host) -> Host:
-    """Return the sums of the runs of a grouping, each added left to right (clause 3).
+    """Return the sum of each group's rows of values, added left to right (clause 3).
 
-    Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition. The few
-    rows with very many occurrences are finished one by one. Both gather values piece by piece into a buffer that stays
-    in the caches.
+    Layer k adds the k-th occurrence of every row with at least k occurrences, so that each layer is one vectorised
+    addition. The few rows with very many occurrences are finished one by one. In both cases values are gathered piece
+    by piece into a buffer that stays in the caches.
     """
     compiled = kernels.active(values.size)
     if compiled:
@@ -313,7 +312,7 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while that takes fewer steps, or the steps are large
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while layers need fewer steps than rows do, or are large
         positions = order[begin[: active[k]] + k]
         for i in range(0, len(positions), len(buffer)):
             part = positions[i : i + len(buffer)]
@@ -335,10 +334,10 @@ def _fold_row(
     total: Host,
     buffer: Host,
 ) -> None:
-    """Add rows[positions] to total, in place and left to right.
+    """Add rows[positions] to `total`, in place and left to right.
 
-    NumPy's reduction is a left fold along an axis that is not the innermost one. Along the innermost axis it is
-    pairwise, so rows of one element are accumulated instead.
+    NumPy sums from left to right along any axis except the innermost, where it sums in pairs. So this function sums
+    rows of one element with np.add.accumulate instead.
     """
     step = len(buffer) - 1
     for i in range(0, len(positions), step):

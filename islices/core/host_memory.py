@@ -1,7 +1,7 @@
-"""Host memory for arrays that frameworks use without a copy; large arrays reuse freed memory.
+"""Host memory for arrays that frameworks can use without a copy; large arrays reuse freed memory.
 
-The system fills new memory with zeros first, page by page, which takes several times as long as writing a result. So
-up to `KEPT` bytes of large results are kept for later ones. May import: `numpy`, `islices.backend`.
+The operating system fills new memory with zeros, page by page, which takes several times as long as writing a result.
+So this module keeps up to `KEPT` bytes of freed large arrays for later arrays. May import: `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from islices.backend import Host
 
-#: the alignment at which frameworks use NumPy memory without a copy (XLA requires it, and TensorFlow aborts otherwise)
+#: the alignment in bytes that frameworks need to use NumPy memory without a copy (without it TensorFlow aborts)
 ALIGNMENT = 64
-#: the smallest size in bytes of reused memory; NumPy allocates smaller arrays
+#: the size in bytes from which arrays reuse memory; NumPy allocates smaller arrays
 LARGE = 1 << 20
-#: the largest number of bytes kept for later, and the largest waste of a block: a quarter of the requested size
+#: the largest number of bytes kept for later arrays, and the divisor of a requested size that gives the largest waste
 KEPT = 1 << 26
 WASTE = 4
 
@@ -29,35 +29,35 @@ _first_byte: Callable[[Any], c_char] = c_char.from_buffer
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
     """Return an uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
-    if dtype.hasobject:  # references, which are never uninitialised
+    if dtype.hasobject:  # references to objects are never uninitialised
         return allocate(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if allocate is np.empty and nbytes >= LARGE:
         return _Block.array(tuple(shape), dtype)
     raw: Host = allocate(nbytes + ALIGNMENT, np.uint8)
-    # raw.ctypes and the array interface need several times as long to return the address
+    # raw.ctypes and the array interface take several times as long to return the address
     return np.ndarray(shape, dtype, raw, -addressof(_first_byte(raw)) % ALIGNMENT)
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Host:
-    """Return an aligned array of zeros, like `empty`, without touching the system's zero pages."""
+    """Return an array of zeros, aligned as by `empty`, in memory that the operating system has already zeroed."""
     return empty(shape, dtype, np.zeros)
 
 
 def copied(array: Host, dtype: Any = None) -> Host:
-    """Return a copy of an array in memory like that of `empty`, in another dtype if one is given."""
+    """Return a copy of an array, aligned as by `empty`. If a dtype is given, convert the copy to it."""
     out = empty(array.shape, array.dtype if dtype is None else dtype)
     out[...] = array
     return out
 
 
 def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:
-    """Return the C-ordered array at an address. The array keeps the owner of its memory alive."""
+    """Return the C-ordered array at an address. The array keeps `owner`, the owner of the memory, alive."""
     return np.asarray(_Memory(owner, address, shape, dtype, writable))
 
 
 class _Memory:
-    """Memory as NumPy's array interface; a view keeps it and its owner alive."""
+    """A piece of memory with NumPy's array interface; a view keeps this object and the memory's owner alive."""
 
     def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], writable: bool) -> None:
         self.owner = owner
@@ -65,8 +65,8 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": data}
 
 
-#: Blocks that no array uses, by identity, the oldest first. Blocks may be returned by any thread at any moment, so that
-#: every change is a single call.
+#: The identity of a block that no array uses -> the block, oldest first. Any thread may return a block at any moment,
+#: so every change of the dict is a single call.
 _free: dict[int, Host] = {}
 
 
@@ -80,7 +80,7 @@ class _Block(_Memory):
         return np.asarray(cls(raw, address + -address % ALIGNMENT, shape, dtype, True))
 
     def __del__(self) -> None:
-        owner = getattr(self, "owner", None)  # an interrupt may come before it is set
+        owner = getattr(self, "owner", None)  # an interrupt may come before the attribute is set
         if _free is None or owner is None:  # the interpreter is ending
             return
         _free[id(owner)] = owner
@@ -96,7 +96,7 @@ def _taken(nbytes: int) -> Host:
     """Return the smallest free block that fits without much waste, or else a new block."""
     fitting = [raw for raw in list(_free.values()) if nbytes <= raw.nbytes <= nbytes + nbytes // WASTE]
     for raw in sorted(fitting, key=_size):
-        if _free.pop(id(raw), None) is not None:  # no other thread was faster
+        if _free.pop(id(raw), None) is not None:  # no other thread has taken the block
             return raw
     return np.empty(nbytes, np.uint8)
 

@@ -1,7 +1,8 @@
 """Linear operations: scale, divide, concatenate, add.
 
-Every other module uses this one to round scalars (clause 18) and to multiply values by them. A function is an operation
-(see `islices.core.modes`) if its name starts with an underscore and its first argument is ``B``. SPEC clause 6.
+All other modules use this module to round scalars (clause 18) and to multiply values by scalars. A function is an
+operation (see `islices.core.modes`) if its name starts with an underscore and its first argument is ``B``. SPEC clause
+6.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        Rounded to the values' type (float32 for 16-bit values) before use. An integer gradient needs an integer.
+        The factor, which is first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs
+        an integer.
 
     Returns
     -------
     same type as x
-        Sparse values stay uncoalesced if they were. SPEC clauses 6 and 18.
+        Sparse gradients are not coalesced. SPEC clauses 6 and 18.
 
     Raises
     ------
@@ -74,10 +76,10 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
 
 
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
-    """Round a hyperparameter as clause 18 requires.
+    """Round a scalar argument as clause 18 requires.
 
-    Return a Python number that the values' type (float32 for 16-bit values) represents exactly. If c is traced or its
-    gradient is recorded, return a 0-d array of that type.
+    Return a Python number that the values' dtype (float32 for 16-bit values) represents exactly. If c is traced or its
+    gradient is recorded, return a 0-d array of that dtype.
     """
     dtype = B.dtype(values)
     if type(c) is float and dtype in FLOATS:  # nearly always
@@ -104,8 +106,10 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 
 def round_float(c: float, dtype: str) -> float:
-    """Round c to the type in which a floating dtype is summed. Beyond its range, return an infinity without a
-    warning."""
+    """Round c to the dtype in which values of a floating dtype are summed.
+
+    If c is out of that dtype's range, return an infinity without a warning.
+    """
     if dtype == "float64":
         return c
     if -3e38 < c < 3e38:
@@ -133,7 +137,7 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
 
 
 def number_of(B: Backend, c: Array) -> Any:
-    """Return the one element of an array, or None if its dtype has no numbers."""
+    """Return the one element of an array, or None if its dtype is not numeric."""
     dtype = B.dtype(c)
     if dtype not in REAL:  # some of the other dtypes have no NumPy form
         return None
@@ -143,15 +147,15 @@ def number_of(B: Backend, c: Array) -> Any:
 
 @cache
 def wide_dtype(dtype: str) -> str:
-    """Return the type of arithmetic on a dtype: float32 for 16-bit floats, else the type itself."""
+    """Return the dtype of arithmetic on values of a dtype: float32 for 16-bit floats, else the same dtype."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
     """Multiply and divide values by scalars, one after the other.
 
-    Each step rounds; 16-bit values are computed in float32 and rounded to 16 bits once at the end. A scalar is a Python
-    number, a 0-d array, or an array of the rank of values.
+    Each step rounds; for 16-bit values the steps are in float32, and the result is rounded to 16 bits once. A scalar is
+    a Python number, a 0-d array, or an array with as many dimensions as values.
     """
     if all(isinstance(c, (int, float)) for _, c in steps):
         return modes.run("scaled", B, (values,), steps=steps)
@@ -161,22 +165,22 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
 
 # ---------------------------------------------------------------------- add, concat
 def concat(xs: Sequence[T]) -> T:
-    """Concatenate sparse gradients of one table. The result stands for their sum, without adding rows yet.
+    """Concatenate sparse gradients of one table. The result stands for their sum, but no rows are added yet.
 
     Parameters
     ----------
     xs : sequence of sparse gradients
-        At least one; all of one framework, dtype and dense_shape (an unknown number of rows matches any).
+        One or more gradients with the same framework, dtype and dense_shape (an unknown number of rows matches any).
 
     Returns
     -------
     same type as the first
-        Mixed int32 and int64 indices become int64. SPEC clause 6.
+        If some indices are int32 and others int64, the result has int64. SPEC clause 6.
 
     Raises
     ------
     TypeError, ValueError
-        xs is empty or has a dense array, or its frameworks, dtypes or shapes differ.
+        xs is empty or contains a dense array, or frameworks, dtypes or shapes differ.
 
     Examples
     --------
@@ -239,12 +243,12 @@ def _join_shapes(a: Shape, b: Shape, argument: str) -> Shape:
 
 
 def add(*xs: Any) -> Any:
-    """Add gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
+    """Add gradients. Sparse gradients are concatenated without sorting; a dense gradient makes the result dense.
 
     Parameters
     ----------
     *xs : sparse gradient, dense array, None, or lists, tuples or dicts of them
-        Structures are added leaf by leaf and must agree. None adds nothing.
+        Structures are added leaf by leaf and must have the same containers. None counts as zero.
 
     Returns
     -------

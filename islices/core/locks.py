@@ -1,12 +1,12 @@
 """Locks that do not block a forked child, and under which no destructor runs.
 
-A child has only the thread that forked. A lock that another thread held would stay locked in the child for ever. The
-guarded object, such as a backend being imported, would stay half made. So fork waits for these locks and holds them
-all while the process is copied; both processes release them.
+A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
+The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits for all these locks and
+holds them while the process is copied; then both processes release them.
 
-Python's collector runs other packages' destructors in whichever thread allocates. A destructor may wait for a pool of
-threads, as TensorFlow's iterators do, and one of these threads may wait for the lock. So the collector is off while a
-lock is held. May import: the standard library.
+Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for
+a pool of threads, as TensorFlow's iterators do, and one of these threads may wait for the lock. So the collector is off
+while a lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import logging  # noqa: F401 - before the end of this module
+import logging  # noqa: F401 - it must be imported before the end of this module
 import os
 import threading
 import time
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-#: The longest wait of a fork in seconds: it may itself hold the lock that another thread's import is waiting for.
+#: The longest wait of a fork in seconds. The forking thread may hold a lock for which another thread's import waits.
 PATIENCE = 60.0
 
 
@@ -34,15 +34,15 @@ class Acquirable(Protocol):
 
 
 class _Collector:
-    """Python's collector of cycles, off while there are holders.
+    """A switch that keeps Python's garbage collector off while any thread is in a block that needs this.
 
-    Code under its lock allocates no object that the collector tracks. A signal handler may interrupt its statements
-    anywhere and use islices.
+    Code under the switch's lock allocates no object that the collector tracks. A signal handler may interrupt the
+    methods anywhere and call islices.
     """
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
-        self.holders: list[int] = []  # a thread's identifier for each block it is in
+        self.holders: list[int] = []  # for each such block, the identifier of the thread in it
         self.was_on = False
 
     def pause(self) -> None:
@@ -60,7 +60,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """Forget the threads of the parent, which the child does not have."""
+        """Remove the parent's threads from the holders, because the child does not have these threads."""
         self.changing = threading.RLock()
         had = bool(self.holders)
         self.holders = [holder for holder in self.holders if holder == threading.get_ident()]
@@ -73,7 +73,7 @@ _collector = _Collector()
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep Python's collector off within a ``with`` block during which other threads may wait for this one."""
+    """Keep Python's garbage collector off in a ``with`` block during which other threads may wait for this thread."""
     _collector.pause()
     try:
         yield
@@ -82,9 +82,9 @@ def without_collector() -> Iterator[None]:
 
 
 class Lock:
-    """A `threading.RLock` for ``with`` statements, without the collector, and free in a forked child.
+    """A `threading.RLock` for ``with`` statements that turns the collector off and is unlocked in a forked child.
 
-    Use it for module variables only, since it is never garbage collected.
+    Use it only for module variables, since an instance is never garbage collected.
     """
 
     __slots__ = ("_lock",)
@@ -107,7 +107,7 @@ class Lock:
 
 
 class _Fork(threading.local):
-    """The locks that the fork under way in this thread holds."""
+    """The locks that this thread holds for a fork in progress."""
 
     held: list[Lock]
 
@@ -122,7 +122,7 @@ _loading = Lock()
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module at its first use; no child is forked while it is half imported."""
+    """Import a module at its first use, and delay forks until the import is complete."""
     with _loading:
         return importlib.import_module(name)
 
@@ -136,8 +136,10 @@ def hold_innermost(lock: Acquirable) -> None:
 
 
 def _before() -> None:
-    """Acquire all locks, in any order. Hold no lock while waiting for another, so that no other thread waits for this
-    one."""
+    """Acquire all locks, in any order, without holding one while waiting for another.
+
+    So no other thread can wait for a lock of this thread while this thread waits.
+    """
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
     while busy := _first_busy(held, refused):
@@ -177,8 +179,9 @@ def _after_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Functions before a fork run in the opposite order of their registration. logging's function, which holds its lock
-    # until after the fork, was registered above: the import that this one waits for may need that lock.
+    # Functions that run before a fork run in the reverse order of their registration. logging's function holds
+    # logging's lock until after the fork. It was registered first, by the import above, so it runs last: an import for
+    # which `_before` waits may need logging's lock.
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
@@ -188,8 +191,8 @@ if TYPE_CHECKING:
     lazy_property = cached_property
 else:
 
-    class lazy_property:  # noqa: N801 - as functools.cached_property, which holds a lock in Python 3.11
-        """An attribute that is computed when it is first read."""
+    class lazy_property:  # noqa: N801 - like functools.cached_property, which holds a lock in Python 3.11
+        """An attribute that is computed on first read."""
 
         def __init__(self, function):
             self.function = function

@@ -1,9 +1,9 @@
-"""Decide how an operation runs: on the host, by the framework's operations, or inside a trace.
+"""The choice of how an operation runs: on the host, with the framework's operations, or inside a trace.
 
-`run` gets the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written on them: an
-operation. In mode "host" it uses `HostBackend` on views of the arrays' memory. In mode "framework", and whenever a
-trace or a gradient is being recorded, it uses the arrays' backend. On the host a compiled kernel replaces a method that
-has one (`islices.kernels.operations.KERNELS`), if kernels are on and it supports the arguments.
+An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
+such method. `run` runs an operation. In mode "host" it passes `HostBackend` and views of the arrays' memory. In mode
+"framework", and whenever a trace or a gradient is being recorded, it passes the arrays' backend. On the host, compiled
+kernels replace some methods (`islices.kernels.operations.KERNELS`) if kernels are on and support the arguments.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def execution(mode: str) -> Iterator[None]:
     Parameters
     ----------
     mode : {"host", "framework"}
-        "host", the default: in NumPy or compiled kernels, on views of the framework's CPU memory. "framework": by the
-        framework's operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
-        recorded, and traced code (jax.jit, tf.function) use these in either mode.
+        "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
+        framework's operations compute, on any device. In either mode they compute in traced code (jax.jit,
+        tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def execution(mode: str) -> Iterator[None]:
 
     Notes
     -----
-    The choice belongs to the current context (`contextvars`): threads and tasks do not affect one another.
+    The choice is local to the current context (`contextvars`): threads and tasks do not affect one another.
     SPEC clause 20.
 
     Examples
@@ -62,25 +62,24 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if any of the arrays stands for an unknown value."""
+    """Return True if a trace is recording and the value of any of the arrays is unknown."""
     return any(map(backend.is_traced, arrays))
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if empty slots stay, marked by the sentinel index, because traced code cannot drop them."""
+    """Return True if traced code must keep empty slots, marked by the sentinel index, because it cannot drop them."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
 def on_host() -> bool:
-    """Return True if the host computes whenever it can (`execution`)."""
+    """Return True if `execution` is "host", so that the host computes whenever it can."""
     return _mode.get() == "host"
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return the facts about arrays, with views only if the host computes on these arrays now.
+    """Return the facts about arrays; they include views only if the host computes on these arrays now.
 
-    Callers that already hold views leave that decision to this function. look is the backend's `Look`, if the caller
-    knows it.
+    If the caller already has the backend's `Look` at the arrays, it passes it as `look`.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
@@ -95,7 +94,7 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
 def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels compute on views of arrays, else None.
 
-    views comes from `look_at`: None if the host does not compute.
+    `views` are from `look_at`; they are None if the host does not compute.
     """
     if views is None:
         return None
@@ -106,16 +105,17 @@ def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
 
 
 def kernels_in_traces() -> ModuleType | None:
-    """Return `islices.kernels.operations` if traced code calls kernels, else None."""
+    """Return `islices.kernels.operations` if traced code may call kernels, else None."""
     return kernels.active() if on_host() else None
 
 
 def run(
     fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
 ) -> Any:
-    """Return fn's result as the backend's arrays: an array, a tuple of them, or Python values.
+    """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    look is the backend's `Look` at the arrays, and possibly at more after them, if the caller knows it.
+    If the caller already has the backend's `Look` at the arrays, it passes it as `look`; that `Look` may cover further
+    arrays after these.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -138,14 +138,14 @@ def _from_host(backend: Backend, out: Any, like: Array) -> Any:
     """Return a result of the host, or a tuple of results, with the backend's arrays in place of NumPy's."""
     results = []
     for x in out if isinstance(out, tuple) else (out,):
-        if isinstance(x, (np.ndarray, np.generic)):  # NumPy turns 0-d arrays into the latter
+        if isinstance(x, (np.ndarray, np.generic)):  # NumPy returns np.generic in place of 0-d arrays
             x = backend.from_host(np.asarray(x), like)
         results.append(x)
     return tuple(results) if isinstance(out, tuple) else results[0]
 
 
 def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) -> Any:
-    """Return fn's result on views of host memory: by a kernel, or by NumPy."""
+    """Run an operation on views of host memory, with a kernel or with NumPy, and return its result."""
     compiled = kernels.active(views[0].size) if isinstance(fn, str) else None
     kernel = compiled.KERNELS.get(fn) if compiled else None
     out = kernel(*views, **static) if kernel else None
@@ -156,7 +156,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute on the host a primitive that the adapter lacks."""
+    """Compute a primitive that the adapter lacks, on the host."""
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

@@ -1,4 +1,4 @@
-"""Backends, engines and commands that other distributions add by entry points. May import: `islices.core.locks`."""
+"""Backends, engines and commands that other distributions add with entry points. May import: `islices.core.locks`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 
 
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Map each name of a group to the entry points that claim it. There should be one per name.
+    """Return a dict from each name in a group to the entry points with this name. There should be one per name.
 
-    This imports no entry point's object.
+    The function does not import the objects of the entry points.
     """
     found = _found.get(group)
     if found is None:
@@ -29,8 +29,8 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
             found = {}
             for point in importlib.metadata.entry_points(group=group):
                 if point.dist is not None and point.dist.name.lower() == OWN:
-                    continue  # of another version
-                # one distribution can be seen twice (an editable install and its metadata on the path)
+                    continue  # belongs to another version
+                # a distribution can be found twice (an editable install, and its metadata on the path)
                 claims = found.setdefault(point.name, [])
                 if all(point.value != other.value for other in claims):
                     claims.append(point)
@@ -39,7 +39,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def load(subject: str, name: str, points: list[EntryPoint]) -> Any:
-    """Return the object of a name's entry points.
+    """Import and return the object of the only entry point with a name.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def load(subject: str, name: str, points: list[EntryPoint]) -> Any:
     try:
         load_module(points[0].module)
         return points[0].load()
-    except (Exception, SystemExit) as error:  # the latter from a script that is not meant to be imported
+    except (Exception, SystemExit) as error:  # a script that is not meant to be imported raises SystemExit
         raise ImportError(f"{subject} {name!r} ({points[0].value}) failed to load: {error!r}") from error
 
 

@@ -1,8 +1,8 @@
-"""Find the backend of an array's type or of a name, and import no framework before it is needed.
+"""The lookup of a backend by an array's type or by name; no framework is imported before it is needed.
 
-The lookup tries an explicit backend, the cache of array types seen, the built-in adapters of imported frameworks, then
-entry points of the group ``islices.backends``. An entry point is tried only once the module of its *name* has been
-imported. So an unused plug-in has no cost and cannot fail.
+The lookup tries, in order, an explicit backend, the cache of known array types, the built-in adapters of imported
+frameworks, and entry points (``islices.backends``). An entry point is tried only after a module with the
+entry point's *name* has been imported. So an unused plug-in costs nothing and cannot fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from islices.core.arguments import show
 from islices.core.locks import Lock
 from islices.core.plugins import claimants, entry_points, load
 
-#: Built-in adapters: framework module -> the command that installs it. The adapter is ``islices.backends.<module>``.
+#: The module of a framework with a built-in adapter, ``islices.backends.<module>`` -> the command that installs it.
 BUILTIN = {
     "numpy": "pip install numpy",
     "torch": 'pip install "islices[torch]"',
@@ -35,7 +35,7 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Return the names of the backends whose framework is installed, built-in ones first. This imports none of them.
+    """Return the names of the backends whose framework is installed, built-in ones first, without importing any.
 
     Returns
     -------
@@ -57,19 +57,19 @@ def get_backend(name_or_array: Any) -> Backend:
     Parameters
     ----------
     name_or_array : str, Backend, IndexedSlices or array
-        A backend's name, or any object of a framework that islices knows.
+        A backend's name, or an array or sparse object of any framework that islices supports.
 
     Returns
     -------
     Backend
-        One object per framework, loaded at its first use.
+        There is one object per framework, which is loaded at its first use.
 
     Raises
     ------
     ModuleNotFoundError
-        The named framework is not installed; the message gives the line that installs it.
+        The named framework is not installed; the message contains the command that installs it.
     ValueError
-        No backend has that name, or two plug-ins claim it.
+        No backend has that name, or two plug-ins have it.
     TypeError
         The object belongs to no known framework.
 
@@ -111,25 +111,25 @@ def find_backend(x: object) -> Backend | None:
 def loaded_backends() -> Iterator[Backend]:
     """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]
-    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
+    # numpy is always imported and would come first; move it to the end, since other frameworks subclass NumPy's arrays
     known.append(known.pop(0))
     plugins = [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules]
     for name in plugins + known:
         try:
             backend = _load(name)
         except (ImportError, TypeError, ValueError) as error:
-            _broken[name] = error  # only arrays of this backend are unknown then
+            _broken[name] = error  # then only arrays of this backend are not recognised
             continue
         yield backend
 
 
 def broken_backends() -> str:
-    """Return a remark for messages about unknown objects: the names of the backends that failed to load."""
+    """Return text that names the backends that failed to load, for messages about unknown objects."""
     return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
 
 
 def describe(x: object) -> str:
-    """Describe an object in a few words, for messages: its type, and details that fit on the line."""
+    """Return a short description of an object for messages: its type, and a few details."""
     kind = type(x)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if x is None:
@@ -140,7 +140,7 @@ def describe(x: object) -> str:
     try:
         values = x.values if sparse else x  # type: ignore[attr-defined]
         owner = next((backend for backend in list(_loaded.values()) if backend.is_array(values)), None)
-        if owner is not None:  # a plug-in's arrays need not have the attributes
+        if owner is not None:  # arrays of a plug-in may lack the attributes dtype and shape
             shape = x.shape if sparse else owner.shape(x)  # type: ignore[attr-defined]
             return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
@@ -150,7 +150,7 @@ def describe(x: object) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module can be found, judged without importing it."""
+    """Return True if a module can be found; the module is not imported."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:
@@ -160,7 +160,7 @@ def is_installed(module: str) -> bool:
 
 
 def require(name: str) -> None:
-    """Raise ModuleNotFoundError with the install command, if the framework of a built-in backend is missing."""
+    """Raise ModuleNotFoundError with the install command if the framework of a built-in backend is missing."""
     if not is_installed(name):
         raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
 

@@ -1,4 +1,4 @@
-"""The operators of `islices.core.scatter` on the rows of a table, with their traits.
+"""The operators with which `islices.core.scatter` changes the rows of a table.
 
 SPEC clause 15. May import: `islices.backend`.
 """
@@ -12,27 +12,27 @@ from islices.backend import Array, Backend
 
 
 class RowOperator(NamedTuple):
-    """An operator of `islices.scatter`: contributions to a row act in order.
+    """An operator of `islices.scatter`, which applies contributions (values of slices) to a row in order.
 
-    One of `sign`, `extreme`, `last` and `fold` gives its implementation on whole arrays.
+    Exactly one of `sign`, `extreme`, `last` and `fold` is set and defines the implementation on whole arrays.
     """
 
     name: str
     #: applies one contribution to an element; compiled kernels inline it
     element: Callable[[Any, Any], Any]
-    #: the sign of the sum that it adds; 0 if it adds none
+    #: 1 if the operator adds the sum of the contributions, -1 if it subtracts the sum, else 0
     sign: int = 0
-    #: 1: keeps the largest, -1: keeps the smallest
+    #: 1 if the operator keeps the largest value, -1 if it keeps the smallest, else 0
     extreme: int = 0
     #: True if the last contribution replaces all before it
     last: bool = False
-    #: applies one contribution to arrays, rounded, if each depends on those before
+    #: applies one contribution to arrays and rounds, for an operator that must apply contributions one by one
     fold: Callable[[Backend, Array, Array], Array] | None = None
-    #: True if tables of integers support it
+    #: True if the operator supports tables of integers
     integers: bool = True
 
 
-#: name -> operator
+#: the name of an operator -> the operator
 OPERATORS = {
     operator.name: operator
     for operator in (
@@ -41,7 +41,7 @@ OPERATORS = {
         RowOperator("update", lambda x, y: y, last=True),
         RowOperator("min", lambda x, y: x if x <= y or x != x else y, extreme=-1),
         RowOperator("max", lambda x, y: x if x >= y or x != x else y, extreme=1),
-        # one lambda per line: kernels find its source by that
+        # at most one lambda per line, because kernels find a lambda's source by its line
         RowOperator(
             "mul",
             lambda x, y: x * y,

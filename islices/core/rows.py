@@ -1,7 +1,7 @@
-"""Operations on rows: coalesce, densify, select.
+"""Operations on the rows of gradients: coalesce, convert to dense arrays, select.
 
-Each is written once, on the primitives of `Backend`. A function is an operation (see `islices.core.modes`) if its name
-starts with an underscore and its first argument is ``B``. SPEC clauses 3 to 5 and 13.
+Each operation is written once, with the primitives of `Backend`. A function is an operation (see `islices.core.modes`)
+if its name starts with an underscore and its first argument is ``B``. SPEC clauses 3 to 5 and 13.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MASKS = ("bool", *INDICES)
 
 # ---------------------------------------------------------------------- coalesce, to_dense
 def coalesce(x: T) -> T:
-    """Sum duplicate rows and sort: return the same gradient with strictly ascending indices.
+    """Return the same gradient with duplicate rows summed and with strictly ascending indices.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def coalesce(x: T) -> T:
     Returns
     -------
     same type as x
-        x itself, at no cost, if it is known to be coalesced. Under jax.jit the result is `padded`, with as many slots
-        as x. The spare slots, at the end, hold the index ``rows`` and zeros.
+        If x is known to be coalesced, the result is x itself. Under jax.jit the result is `padded` and has as many
+        slots as x. The unused slots are at the end, with the index ``rows`` and zeros as values.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def coalesce(x: T) -> T:
 
 
 def to_dense(x: Any) -> Any:
-    """Return the dense arrays that sparse gradients stand for. Only this operation allocates the whole table.
+    """Return the dense arrays that sparse gradients stand for. No other operation allocates arrays of the table's size.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def to_dense(x: Any) -> Any:
     Returns
     -------
     dense array of the same framework
-        In the structure of x; dense leaves are returned unchanged.
+        The result has the structure of x; dense leaves are returned unchanged.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _known_shape(s: IndexedSlices) -> tuple[int, ...]:
 def _physical_memory() -> float:
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # on Windows: a limit above any machine's memory
+    except (AttributeError, ValueError, OSError):  # on Windows; no machine has this much memory
         return 2.0**47
 
 
@@ -153,7 +153,8 @@ def keep_rows(x: T, rows: Any) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient lacks the other slices (under jax.jit they become padding); a dense one has zeros there.
+        A sparse gradient no longer has the other slices (under jax.jit they become padding). A dense gradient has
+        zeros in the other rows.
 
     Raises
     ------
@@ -181,7 +182,8 @@ def drop_rows(x: T, rows: Any) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient lacks these slices (under jax.jit they become padding); a dense one has zeros there.
+        A sparse gradient no longer has the slices of these rows (under jax.jit they become padding). A dense gradient
+        has zeros in these rows.
 
     Raises
     ------
@@ -207,9 +209,9 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without the rows of the given ascending numbers, which may be most of the table's rows."""
+    """Return slices without some rows, given as ascending row numbers; these may be most of the table's rows."""
     B, dtype = s.backend, s.backend.dtype(s.indices)
-    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices hold no larger number
+    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # no index is larger
     if not len(known):
         return s
     place = B.asarray if modes.is_traced(B, s.values, s.indices) else B.from_host
@@ -228,7 +230,7 @@ def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> Ind
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """Return (selection, is_mask). selection is an array of B: row numbers, or a mask of the integers 0 and 1."""
+    """Return (selection, True if it is a mask). The selection is an array of B: row numbers, or a mask of 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         is_mask = B.dtype(rows) not in INDICES
         if is_mask and count is None:
@@ -251,7 +253,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
     found: Host | None = None
     if B is None or not B.is_array(rows):
         try:
-            if B is not None and B.is_native(rows):  # NumPy treats them as sequences of all their rows
+            if B is not None and B.is_native(rows):  # NumPy would read all of its rows
                 raise TypeError(describe(rows))
             found, bare = np.asarray(rows), not hasattr(rows, "dtype")
         except Exception as error:  # an object's __array__, or a framework, may raise any error
@@ -259,7 +261,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
         if bare and found.ndim == 1 and found.dtype.name not in ("bool", "int64"):
             _check_int64(rows, argument)
             found = found if found.size else found.astype(np.int64)
-    elif B.dtype(rows) in MASKS:  # NumPy reads no others of some frameworks
+    elif B.dtype(rows) in MASKS:  # NumPy cannot read some frameworks' other arrays
         found = B.to_numpy(rows)
     if found is None or found.ndim != 1 or found.dtype.name not in MASKS:
         given = describe(rows if found is None else found)
@@ -268,7 +270,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """Raise IndexError for the first int beyond int64. NumPy would convert it to another type."""
+    """Raise IndexError for the first int outside the range of int64. NumPy would convert it to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:
@@ -291,14 +293,14 @@ def _among(B: Backend, indices: Array, chosen: Array) -> Array:
 
 
 def _among_mask(B: Backend, indices: Array, chosen: Array) -> Array:
-    # a slot out of range (padding, or invalid while traced) reads some entry of the mask, which does not matter
+    # a slot out of range (padding, or an invalid index in traced code) reads some entry; the result is not used
     places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
     return B.equal(B.take(chosen, places), 1)
 
 
 def _among_ordered(B: Backend, indices: Array, chosen: Array) -> Array:
     place = B.searchsorted(chosen, indices, right=False)
-    # a row beyond the last is compared with the first: they differ
+    # an index above the last chosen row is compared with the first chosen row, from which it differs
     place = B.where(B.in_range(place, B.shape(chosen)[0]), place, B.zeros_like(place))
     return B.equal(indices, B.take(chosen, place))
 

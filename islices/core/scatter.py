@@ -1,7 +1,7 @@
-"""Slices applied to the rows of a table: add, sub, update, min, max, mul, div.
+"""The application of slices to the rows of a table: add, sub, update, min, max, mul, div.
 
-The rows of the slices are read, changed in a copy, and written back, so that cost and memory follow the slices. A call
-that raises has not written anything. SPEC clause 15.
+The table's rows at the slices' indices are read, changed in a copy, and written back. So cost and memory are
+proportional to the number of slices. A call that raises has not written anything. SPEC clause 15.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 
 def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
-    """Apply slices to their rows of a table.
+    """Change a table's rows by slices: add them, subtract them, replace rows and so on.
 
     Parameters
     ----------
     table : Table, or array of shape (rows, *row_shape)
         A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
     x : sparse gradient
-        Of the same framework, dtype and shape (an unknown number of rows matches the table's).
+        It has the framework, dtype and shape of the table (an unknown number of rows matches the table's).
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
-        The operation of each slice on its row. "update" replaces the row; the last slice of a row counts. "min" and
-        "max" work by element, and give NaN if either operand is NaN.
+        The operation that applies each slice to its row. "update" replaces the row; the last slice of a row wins. "min"
+        and "max" are elementwise, with NaN as the result if either operand is NaN.
     donate : bool
         True allows JAX to overwrite the table's array; do not use that array afterwards. With False the result is a
-        copy. It has no effect inside jit, or where the framework's arrays change in place.
+        copy. donate has no effect inside jit, or if the framework's arrays change in place.
 
     Returns
     -------
@@ -75,11 +75,11 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     rows, traced = B.shape(weights)[0], modes.is_traced(B, weights, s.values, s.indices)
     if not traced:
         s = without_padding(s)
-        check_indices(B, s.indices, rows)  # even if they were trusted before: writes must stay inside the table
+        check_indices(B, s.indices, rows)  # also indices that were trusted before: a write must stay inside the table
     with B.scope():
         values, indices = B.stop_gradient(s.values), s.indices
     if not traced:
-        if B.in_place(weights) or donate:  # a row that is written must not be read later as a slice
+        if B.in_place(weights) or donate:  # a written row must not be read later as a slice
             values, indices = _beside(B, weights, values, indices)
         changed = _on_host(B, weights, values, indices, op, donate)
         if changed is None and how.sign and B.dtype(weights) not in ("float16", "bfloat16"):
@@ -95,16 +95,16 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
 
 
 def _beside(B: Backend, weights: Array, values: Array, indices: Array) -> tuple[Array, Array]:
-    """Return values and indices, copied if they share the table's memory."""
+    """Return values and indices; copy them if they share memory with the table."""
     if not (share_memory(B, weights, values) or share_memory(B, weights, indices)):
         return values, indices
     return B.asarray(B.to_numpy(values), values), B.asarray(B.to_numpy(indices), indices)
 
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
-    """Change rows of the table in place by a compiled kernel and return the table.
+    """Change rows of the table in place with a compiled kernel, and return the table.
 
-    If no kernel can do so, return None and change nothing.
+    If no kernel supports the arguments, return None and change nothing.
     """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
@@ -123,8 +123,8 @@ def open_tables(
 ) -> tuple[list[Host], list[Array]] | None:
     """Return (views, results) of `Backend.writable` for kernels that write into tables.
 
-    If there is no memory for that, return None and change nothing. The arrays that the kernels read must not share
-    the tables' memory. held is the result of `Backend.plain_tables`.
+    Return None, and change nothing, if kernels cannot write into the memory of a table. The arrays that the kernels
+    read must not share memory with the tables. `held` is the result of `Backend.plain_tables`.
     """
     if held is not None and held.views is not None:
         B.mark_written(tables)
@@ -138,7 +138,7 @@ def open_tables(
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (ids, place): the distinct indices, and the place of each slice's index among them.
+    """Return (ids, place): the distinct indices, and the position of each slice's index among them.
 
     In traced code some ids may be out of range.
     """
@@ -146,9 +146,9 @@ def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, 
 
 
 def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
-    """Return a Table or an array with the rows at ids set to new rows. ids are unique; None means all rows.
+    """Return a Table or an array with the rows at `ids` set to new rows. ids are unique; None means all rows.
 
-    The result is the table itself if it changed in place.
+    If the table changed in place, the result is the table itself.
     """
     weights = table.weights if isinstance(table, Table) else table
     with B.scope():
@@ -160,14 +160,14 @@ def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: 
 
 
 def as_given(table: T, weights: Array, changed: Array) -> T:
-    """Return the table itself if it changed in place. Otherwise return a table of its type with the changed array."""
+    """Return the table itself if it changed in place, else a table of the same type with the changed array."""
     if changed is weights:
         return table
     return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
 
 
 def accept_table(table: Any) -> tuple[Backend, Array, str]:
-    """Return (backend, weights, their dtype) of a Table or an array, or raise TypeError or ValueError."""
+    """Return (backend, weights, dtype of the weights) for a Table or an array, or raise TypeError or ValueError."""
     if isinstance(table, Table):
         if table._source.watched:
             raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
@@ -200,8 +200,7 @@ def _accept_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Index
 
 
 def check_shape(s: IndexedSlices, shape: Shape, argument: str) -> None:
-    """Raise ValueError unless the slices belong to a table of that shape. An unknown number of rows matches any
-    number."""
+    """Raise ValueError unless the slices fit a table of a shape. An unknown number of rows fits any number."""
     if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
         raise ValueError(
             f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
@@ -209,13 +208,13 @@ def check_shape(s: IndexedSlices, shape: Shape, argument: str) -> None:
 
 
 def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
-    if B.is_traced(indices) and B.sentinel_padding:  # slots out of range go to the sentinel, whose row is not written
+    if B.is_traced(indices) and B.sentinel_padding:  # the sentinel's row is not written
         _, indices = B.select(indices, indices, B.in_range(indices, rows), rows)
     return B.unique(indices, rows)
 
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
-    """Return the rows after the values at their place have changed them, in order."""
+    """Return the rows after applying each value, in order, to the row at its `place`."""
     how, dtype, count = OPERATORS[op], B.dtype(rows), B.shape(rows)[0]
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
@@ -239,15 +238,14 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """Return -x, which exchanges minima and maxima. For integers return -x - 1, because their minimum has no
-    negative."""
+    """Return -x, so that a minimum becomes a maximum. For integers return -x - 1, since -x of the minimum overflows."""
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 
 def _fold_layers(
     B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
 ) -> Array:
-    """Apply contributions one after the other. Layer k has the k-th value of every row with more than k values."""
+    """Apply values one after the other. Layer k applies the k-th value of every row with more than k values."""
     order, _, starts = group(B.to_numpy(place))
     counts, active = np.diff(starts), np.arange(len(starts) - 1)
     for k in range(int(counts.max(initial=0))):
@@ -255,5 +253,5 @@ def _fold_layers(
         ids = B.asarray(active, rows)
         change = B.take(values, B.asarray(order[starts[active] + k], rows))
         changed = fold(B, B.take(rows, ids), change)
-        rows = B.set_rows(rows, ids, changed, donate=True) if k else changed  # the first layer has every row
+        rows = B.set_rows(rows, ids, changed, donate=True) if k else changed  # the first layer contains all rows
     return rows

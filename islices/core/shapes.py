@@ -1,4 +1,4 @@
-"""Shapes with dimensions that may be None: unknown while tracing. May import: the standard library."""
+"""Functions of shapes; a dimension is None if it is unknown while tracing. May import: the standard library."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 
 #: the largest number of dimensions of any framework's arrays
 MOST_NDIM = 64
-#: the largest number of dimensions of NumPy's arrays before version 2, and so of arrays in all frameworks
+#: the largest number of dimensions that all supported versions allow; NumPy 1 is the strictest
 COMMON_NDIM = 32
 
 
 def size_of(shape: tuple[int | None, ...]) -> int | None:
-    """Return the number of elements, or None if it is unknown."""
+    """Return the number of elements of an array with a shape, or None if the number is unknown."""
     return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
 
 
 def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Return True if the known parts of two shapes agree."""
+    """Return True if two shapes agree wherever both are known."""
     return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))

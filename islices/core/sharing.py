@@ -1,6 +1,7 @@
-"""Check that the arrays a call writes share no memory with each other or with its input. SPEC clause 16.
+"""Check that the arrays which a call writes share no memory with each other or with the call's input. SPEC clause 16.
 
-Sorted bounds are compared first. For arrays whose elements interleave (columns of one buffer), NumPy decides exactly.
+The arrays' memory bounds are sorted and compared first. If the elements of two arrays interleave (columns of one
+buffer), NumPy decides exactly.
 May import: `numpy`, `islices.backend`.
 """
 
@@ -13,13 +14,13 @@ import numpy as np
 
 from islices.backend import Array, Backend
 
-#: the limit of NumPy's work on two interleaved arrays; harder cases count as shared
-MOST_WORK: Any = 10**6  # NumPy annotates only two of the accepted numbers
+#: the limit of NumPy's work on two interleaved arrays; arrays that need more work count as shared
+MOST_WORK: Any = 10**6  # NumPy's type annotation allows only two of the numbers that NumPy accepts
 
 
-#: (its backend, an array of a call, True if the call writes it, its name in messages)
+#: (the backend of an array, the array, True if the call writes it, its name in messages)
 Part = tuple[Backend, Array, bool, str]
-#: (the first byte, the byte after the last, the number of the part, the part); by identity where bounds are unknown
+#: (the first byte, the byte after the last, the number of the part, the part); unknown bounds are the array's identity
 _Span = tuple[int, int, int, Part]
 
 
@@ -42,7 +43,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if all arrays lie in the memory of different NumPy arrays, which is nearly always so."""
+    """Return True if each array lies in the memory of a different NumPy array; this is nearly always so."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -57,9 +58,9 @@ def _have_owners(parts: Sequence[Part]) -> bool:
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:
-    """Check arrays like `check_apart`, given their ascending bounds, some of which overlap."""
-    written: list[_Span] = []  # those that reach beyond the present start
-    read: dict[int, _Span] = {}  # by identity, since one gradient may be that of many tables
+    """Check arrays like `check_apart`, given the arrays' bounds in ascending order, some of which overlap."""
+    written: list[_Span] = []  # the written spans that end after the current start
+    read: dict[int, _Span] = {}  # keyed by identity, since one gradient may belong to many tables
     for span in spans:
         start, _, number, part = span
         written = [x for x in written if x[1] > start]
@@ -86,8 +87,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 
 
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return True if two arrays with overlapping bounds have an element in common. Each array comes after its
-    backend."""
+    """Return True if two arrays with overlapping bounds have an element in common; a and b are (backend, array)."""
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True

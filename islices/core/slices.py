@@ -1,6 +1,6 @@
-"""IndexedSlices: the container with its validation, repr and operators.
+"""IndexedSlices, the container of row-sparse gradients, with its validation, repr and operators.
 
-An instance holds the framework's arrays without a copy. The computations are in `islices.core.rows`,
+An instance stores the framework's arrays without a copy. The computations are in `islices.core.rows`,
 `islices.core.linear` and `islices.norms.clip`.
 """
 
@@ -26,30 +26,30 @@ from islices.core.shapes import MOST_NDIM
 class IndexedSlices:
     """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
 
-    It stands for the dense array T of shape ``dense_shape``, where T[r] is the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two of them;
-    ``==`` raises TypeError.
+    An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
+    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
+    instances; ``==`` raises TypeError.
 
     Parameters
     ----------
     values : array, shape (n, *row_shape)
-        float16, bfloat16, float32, float64, int32 or int64, of any framework that islices knows. n may be 0.
+        float16, bfloat16, float32, float64, int32 or int64, of any framework that islices supports. n may be 0.
     indices : array, shape (n,)
         int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
         other array is stored unchanged.
     dense_shape : sequence of int
-        (rows, *row_shape). rows may be None if unknown. Then no upper bound is checked, and `to_dense` raises.
+        (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises.
     coalesced : bool
-        True declares that indices are strictly ascending; this is checked unless validate is False.
+        True declares that indices are strictly ascending; the constructor checks this unless validate is False.
     padded : bool
-        True makes the index ``rows`` legal. It marks an empty slot, which traced code with static shapes makes.
+        True allows the index ``rows``, which marks an empty slot. Traced code with static shapes makes such slots.
     validate : bool
-        False skips the checks that read the indices. Shapes and types are always checked.
+        False skips the checks that read the indices. Shapes and dtypes are always checked.
 
     Raises
     ------
     TypeError
-        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
+        An argument is not an array, is not of the framework of values, or has a dtype that is not supported.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -66,7 +66,7 @@ class IndexedSlices:
     """
 
     __slots__ = ("__weakref__", "_indices", "_values", "backend", "coalesced", "dense_shape", "padded")
-    __array_ufunc__ = None  # NumPy's operators return NotImplemented, so that Python calls these
+    __array_ufunc__ = None  # so NumPy's operators return NotImplemented, and Python calls the operators of this class
     _islices_backend = True
 
     _values: Array | Deferred
@@ -110,7 +110,7 @@ class IndexedSlices:
         padded: bool = False,
         self: Any = None,
     ) -> IndexedSlices:
-        """Return an instance of valid parts, or set the parts of self."""
+        """Return an instance with parts that are known to be valid. If `self` is given, set its parts instead."""
         if self is None:
             self = object.__new__(cls)
         _backend(self, backend)
@@ -129,7 +129,7 @@ class IndexedSlices:
         coalesced: bool | None = None,
         padded: bool | None = None,
     ) -> IndexedSlices:
-        """Return these slices with other parts, unchecked."""
+        """Return these slices with other values, indices or flags, without checks."""
         return IndexedSlices._trusted(
             self.backend, values, self.indices if indices is None else indices, self.dense_shape,
             coalesced=self.coalesced if coalesced is None else coalesced,
@@ -178,25 +178,25 @@ class IndexedSlices:
 
     @property
     def num_slices(self) -> int | None:
-        """The number of stored slices, including duplicates and padding slots; None where a trace does not know it."""
+        """The number of stored slices, including duplicates and padding slots; None if it is unknown in a trace."""
         return self.backend.shape(self._held(1))[0]
 
     @property
     def nbytes(self) -> int | None:
-        """The number of bytes of the values and the indices; None where a trace does not know the number of slices."""
+        """The number of bytes of the values and the indices; None if the number of slices is unknown in a trace."""
         n = self.num_slices
-        row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # rows alone may be None
+        row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # only rows may be None
         value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in map(self._held, range(2)))
         return None if n is None else n * (row * value + index)
 
     @property
     def device(self) -> Any:
-        """The framework's name of the device of the values; "cpu" for a framework without device names."""
+        """The framework's name for the device of the values; "cpu" for a framework without device names."""
         values = self._held(0)
         return getattr(values, "device", getattr(values, "context", "cpu"))
 
     def _held(self, part: int) -> Any:
-        """Return the values (part 0) or the indices (1), unchecked, or the array that they are computed from."""
+        """Return the values (part 0) or the indices (part 1), or the array from which the part is computed."""
         x = (self._values, self._indices)[part]
         return x.held(self, part) if isinstance(x, Deferred) else x
 
@@ -244,11 +244,11 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            They have the same length n; another floating dtype is allowed.
+            New values with the same length n; their floating dtype may differ.
         indices : array, optional
-            The copy is no longer `coalesced`.
+            New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            Another number of rows, above every index.
+            A shape with another number of rows, which must be above every index.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class IndexedSlices:
 
     def __repr__(self) -> str:
         values, indices = self._held(0), self._held(1)
-        if not (self.backend.is_array(values) and self.backend.is_array(indices)):  # a pytree of something else
+        if not (self.backend.is_array(values) and self.backend.is_array(indices)):  # JAX puts any objects in pytrees
             return f"IndexedSlices({values!r}, {indices!r}, {self.dense_shape})"
         n = (*self.backend.shape(indices), None)[0]
         flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
@@ -289,7 +289,7 @@ class IndexedSlices:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
 
-    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # else np.array_equal of equal ones is False
+    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # else np.array_equal would return False
         raise TypeError(
             f"numpy.{getattr(func, '__name__', func)}: got an IndexedSlices; accepted are functions of islices, or "
             "dense arrays (islices.to_dense(x))"
@@ -312,7 +312,7 @@ class IndexedSlices:
     def __bool__(self) -> NoReturn:
         raise TypeError("the truth value of an IndexedSlices is ambiguous")
 
-    #: `islices.add`, `islices.scale` and the quotient, set by `islices.core.linear`, which imports this module
+    #: `islices.add`, `islices.scale` and division; `islices.core.linear`, which imports this module, sets them
     _add: ClassVar[Callable[..., Any]]
     _scale: ClassVar[Callable[[Any, Any], IndexedSlices]]
     _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
@@ -345,7 +345,7 @@ class IndexedSlices:
     def __truediv__(self, divisor: Any) -> IndexedSlices:
         return IndexedSlices._divide(self, divisor)
 
-    def __rtruediv__(self, other: Any) -> NoReturn:  # without it torch would multiply by a rounded reciprocal
+    def __rtruediv__(self, other: Any) -> NoReturn:  # without this method torch would multiply by a rounded reciprocal
         raise TypeError(
             f"divisor: got an IndexedSlices below {describe(other)}; accepted is a number or a 0-d array below slices"
         )
@@ -354,7 +354,7 @@ class IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
 
-IndexedSlices.__module__ = "islices"  # the public name is in pickles, for torch.load(weights_only=True) to accept
+IndexedSlices.__module__ = "islices"  # torch.load(weights_only=True) accepts this public name in a pickle
 
 #: the fastest functions that set a slot of an instance, since `IndexedSlices.__setattr__` raises
 _backend, _values, _indices, _dense_shape, _coalesced, _padded = (
@@ -369,14 +369,14 @@ def _is_operand(x: object) -> bool:
 
 # ---------------------------------------------------------------------- slices or a dense array
 def parts(leaf: Any) -> tuple[Backend, Array]:
-    """Return (backend, values) of slices or of a dense array."""
+    """Return (backend, values) of slices, or (backend, the array) of a dense array."""
     if isinstance(leaf, IndexedSlices):
         return leaf.backend, leaf.values
     return get_backend(leaf), leaf
 
 
 def shape_of(leaf: Any) -> Shape:
-    """Return the shape of the dense array that a leaf is or stands for."""
+    """Return the shape of a dense array, or of the dense array that slices stand for."""
     return leaf.dense_shape if isinstance(leaf, IndexedSlices) else get_backend(leaf).shape(leaf)
 
 
@@ -389,7 +389,7 @@ def shape_with_rows(leaf: Any) -> Shape:
 
 
 def with_values(leaf: Any, values: Array) -> Any:
-    """Return a leaf with other values, unchecked."""
+    """Return a leaf with other values, without checks."""
     return leaf._like(values) if isinstance(leaf, IndexedSlices) else values
 
 
@@ -420,8 +420,8 @@ def _check_index_dtype(dtype: str, indices: Array) -> None:
 def check_dense_shape(dense_shape: Any) -> Shape:
     try:
         dims: Shape = ()
-        for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may have no end
-            if type(n) is bool:  # NumPy's is no index
+        for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may be endless
+            if type(n) is bool:  # operator.index raises for NumPy's bool, not for Python's
                 raise TypeError
             dims += (None if n is None else operator.index(n),)
     except Exception:  # a framework's tensors, or the caller's objects, may raise any error
@@ -484,9 +484,9 @@ def check_indices(
     argument: str = "indices",
     look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range, and ValueError for a false claim of coalesced (SPEC clause 2).
+    """Raise IndexError for an index out of range, and ValueError if `coalesced` is True but false (SPEC clause 2).
 
-    look is the backend's `Look` at values and indices, if the caller knows it.
+    If the caller already has the backend's `Look` at values and indices, it passes it as `look`.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:
@@ -510,7 +510,7 @@ def check_indices(
         )
     if coalesced and not ascends:
         ascending = view[1:] > view[:-1]
-        if padded:  # equal sentinel slots follow at the end
+        if padded:  # several sentinel slots, which are equal, may follow at the end
             ascending |= view[1:] == rows
         if not ascending.all():
             position = int(np.argmin(ascending)) + 1

@@ -1,7 +1,7 @@
-"""Gradients whose values are not computed yet: the rows of a smaller array and a factor.
+"""Gradients whose values are not computed yet; they are stored as rows of a smaller array and a factor.
 
-The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. For a norm
-or a step, compiled kernels read the small array and the factor instead. Reading ``.values`` computes the values. May
+The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
+a norm or a step, compiled kernels read the small array and the factor. Reading ``.values`` computes the values. May
 import: `islices.backend`, `islices.core.deferred`, `islices.core.linear`, `islices.core.modes`, `islices.core.slices`.
 """
 
@@ -17,7 +17,7 @@ from islices.core.slices import IndexedSlices
 
 
 class SlotValues(Deferred):
-    """The values of slots: computed when they are first read, or known if they are traced and may be differentiated."""
+    """The values of slots, which are computed on first read; traced values that may be differentiated are known."""
 
     __slots__ = ("slots", "values")
 
@@ -28,8 +28,8 @@ class SlotValues(Deferred):
         if self.values is not None:
             return self.values
         values = _values_of(owner)
-        if not owner.backend.is_traced(values):  # a value of one trace does not outlive it
-            object.__setattr__(owner, "_values", values)  # no longer slots: the caller may change the values in place
+        if not owner.backend.is_traced(values):  # a value of a trace must not outlive the trace
+            object.__setattr__(owner, "_values", values)  # not the slots: the user may change the values
         return values
 
     def held(self, owner: IndexedSlices, part: int) -> Array:
@@ -48,7 +48,7 @@ def slots_of(s: IndexedSlices) -> Slots:
 
 
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
-    """Return the arrays in memory: values and indices, or the array of rows, indices and positions."""
+    """Return the arrays that slices store: (values, indices), or for slots (rows, indices, positions)."""
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always
         return values, indices
@@ -73,7 +73,7 @@ def _values_of(s: IndexedSlices) -> Array:
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """Return the factor of slots as a number, or as a 0-d array while it is traced."""
+    """Return the factor of slots as a number, or as a 0-d array if the factor is traced."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor
@@ -84,30 +84,33 @@ def known_factor(B: Backend, slots: Slots) -> Any:
 
 
 def without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
-    """Return values with zeros in slots whose indices are not rows."""
+    """Return values with zeros in the slots whose indices are out of range."""
     return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
 
 
 def with_slots(s: IndexedSlices, slots: Slots, values: Array | None = None) -> IndexedSlices:
-    """Return s with the values of other slots; these values may be known already."""
+    """Return s with other slots; `values` are the values of these slots if they are already known."""
     return s._like(SlotValues(slots, values))
 
 
 def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlices:
-    """Return slices whose values are computed from slots when they are read."""
+    """Return slices that compute their values from slots on first read."""
     shape = (slots.rows, *B.shape(slots.values)[1:])
     return IndexedSlices._trusted(B, SlotValues(slots), slots.indices, shape, padded=padded)
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """Return s in the form that `times` needs. The caller's arrays must not change before the values are read."""
+    """Return s in the form that `times` needs, with its values as slots.
+
+    The arrays of s must not change before the values are read.
+    """
     return s if slots_in(s) else s._like(SlotValues(slots_of(s)))
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """Return s with each value multiplied by a factor when it is read. The factor has the type of sums.
+    """Return s multiplied by a factor on first read. The factor has the dtype in which values are summed.
 
-    Return None if s already has a factor, or values that others may change first.
+    Return None if s already has a factor, or if the user could change the values before they are read.
     """
     slots = slots_in(s)
     if slots is None or slots.factor is not None:
@@ -116,15 +119,18 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
-    """Return s with the same values, as a function of its arrays. Kernels, which are not differentiated, get slots."""
+    """Return s with its values given as a differentiable function of its arrays.
+
+    Kernels, which are not differentiated, still read the slots of s.
+    """
     slots = slots_in(s)
     return s._like(values) if slots is None else with_slots(s, slots, values)
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
-    """Return s with each value multiplied by a factor, as traced values that may be differentiated.
+    """Return s multiplied by a factor, with the products given as traced values that may be differentiated.
 
-    Kernels, which are not differentiated, get the unscaled array and the factor.
+    Kernels, which are not differentiated, read the unscaled array and the factor.
     """
     B, slots = s.backend, slots_of(s)
     if slots.factor is not None:

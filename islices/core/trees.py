@@ -1,7 +1,7 @@
-"""Conversion of nested structures of gradients to their leaves and back.
+"""Conversion of nested structures of gradients to lists of leaves and back.
 
 The structures are lists, tuples, named tuples, dicts, and pytrees: registered types of a framework (in JAX, flax's
-State and equinox's Module). None is a leaf like any other. May import: `islices.core.registry`.
+State and equinox's Module). None counts as a leaf. May import: `islices.core.registry`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from islices.core.registry import find_backend, loaded_backends
 DEEPEST = 100
 
 
-#: types of leaves, so that most leaves are recognised by their type
+#: types whose objects are leaves; types found later are added
 _LEAVES = {type(None), str, bytes, bool, int, float, complex}
 
 
 def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
-    """Return a container's children and a function from new children to a container like it; None for a leaf."""
+    """Return a container's children and a function that makes such a container from new children; None for a leaf."""
     if isinstance(x, dict):
         return list(x.values()), partial(_dict_like, x)
     if isinstance(x, list):
@@ -53,8 +53,10 @@ def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
 
 
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
-    """Return the leaves of nested containers in order, None included. Raise ValueError for containers nested deeper
-    than `DEEPEST`."""
+    """Return the leaves of nested containers in order, including None.
+
+    Raise ValueError for containers nested deeper than `DEEPEST`.
+    """
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
     return leaves
@@ -83,11 +85,11 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Map names to leaves, None included. A name joins keys and positions by dots; a tree that is one leaf has the
-    name "".
+    """Return a dict from names to leaves, including None.
 
-    Raise ValueError if two leaves have the same name, or if a structure is endless. ``into`` then has the leaves before
-    that.
+    A name is the keys and positions that lead to a leaf, joined with dots; a tree that is one leaf has the name "". The
+    leaves are added to ``into`` if it is given. Raise ValueError if two leaves have the same name, or if a structure is
+    endless; ``into`` then has the leaves found before.
     """
     found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)
@@ -108,9 +110,9 @@ def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
-    """Return the leaves of tree in the order of first, which has the same structure. Equal dicts may differ in order.
+    """Return the leaves of `tree` in the order of `first`, which has the same structure.
 
-    Raise TypeError, KeyError or ValueError if the structures differ.
+    Dicts may have their keys in another order. Raise TypeError, KeyError or ValueError if the structures differ.
     """
     if isinstance(first, dict):
         if not isinstance(tree, dict) or tree.keys() != first.keys():
@@ -126,7 +128,7 @@ def aligned(first: Any, tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
-    """Return a structure like tree, of the same container types, with leaves from an iterator."""
+    """Return a structure with the container types of `tree` and with leaves from an iterator."""
     found = (tree, None) if isinstance(tree, list) else opened(tree)
     if found is None:
         return next(leaves)

@@ -1,1 +1,1 @@
-"""Embeddings: ids and bags, lookups, gradients with respect to tables, gradients per sample."""
+"""Embeddings: checks of ids, bags, lookups, gradients with respect to tables, and gradients per sample."""

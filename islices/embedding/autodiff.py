@@ -1,8 +1,8 @@
 """Gradients of a function with respect to tables and dense arrays, on every framework.
 
 The framework differentiates with respect to the rows that `lookup` returned, never with respect to the table
-(`Backend.differentiate`). So the gradient consists of the looked-up rows, and its cost follows them. SPEC clauses 12,
-14 and 17.
+(`Backend.differentiate`). So the gradient consists of the looked-up rows, and its cost is proportional to their number.
+SPEC clauses 12, 14 and 17.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that computes fn and its gradients: IndexedSlices for a Table, dense for an array.
+    """Return a function that computes fn and its gradients: an IndexedSlices for a Table, a dense array for an array.
 
     Parameters
     ----------
     fn : callable
-        A function of framework code that returns a loss of one number. It reads tables by `lookup`, any number of
-        times. JAX traces it, as in jax.jit.
+        A function, written with the framework's operations, that returns a loss of one number. It reads tables with
+        `lookup`, any number of times. JAX traces the function, as in jax.jit.
     argnums : int or sequence of int
         The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
         them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
         other tables and arrays that fn uses are constants.
     has_aux : bool
-        fn returns (loss, anything).
+        True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
         The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A
-        callable gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients
-        ("['params']['embed']['embedding']") and returns a bool. A pytree of bools has one bool for each leaf or
+        callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
+        ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only
         by rows, if it has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
@@ -164,20 +164,20 @@ def value_and_grad(
 
 
 class GradOptions(NamedTuple):
-    """The options of `value_and_grad` that hold for every call."""
+    """The options of `value_and_grad` that are the same for every call."""
 
-    argnums: int | Sequence[int]  # as they were given
+    argnums: int | Sequence[int]  # the user's argument
     numbers: tuple[int, ...]
     has_aux: bool
     samples: _Samples | None
 
 
 class _Samples:
-    """The options of one function that is differentiated per sample."""
+    """The options of one function with gradients per sample."""
 
     def __init__(self, axis: int, unchecked: bool) -> None:
         self.axis = axis
-        self.unchecked = unchecked  # until the first eager call has been checked
+        self.unchecked = unchecked  # True until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:
@@ -199,8 +199,10 @@ def _differentiate(
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """Call `Backend.differentiate`. If only is given, differentiate the loss of that sample and return all losses
-        as aux."""
+        """Call `Backend.differentiate`.
+
+        If `only` is given, differentiate the loss of that sample and return all losses as aux.
+        """
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -250,8 +252,10 @@ def _differentiate(
 def _differentiate_rows(
     fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call with respect to plain arrays. sparse marks the arrays that fn reads by
-    rows."""
+    """Return (value, gradients) of a call with respect to plain arrays.
+
+    `sparse` marks the arrays that fn reads by rows.
+    """
     call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
         raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
@@ -284,13 +288,13 @@ def _differentiate_rows(
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
-    """Return the gradients of samples from slices in the order of samples, with equally many slices per sample."""
+    """Return a PerSample of slices that are ordered by sample, with equally many slices for each sample."""
     each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, absent=True)
 
 
-#: The reason why a scalar is no loss per sample.
+#: The reason, for an error message, why a scalar is not a vector of losses.
 VECTOR = (
     "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and "
     "dense arrays all of it)"
@@ -334,7 +338,7 @@ class _Call:
         self.given = [args[k] for k in self.places]
         self.variables: list[Array] = []
         self.tables: list[Table] = []
-        self.names: list[str] = []  # of the tables, for errors
+        self.names: list[str] = []  # the names of the tables, for errors
         for k, tree in zip(self.places, self.given, strict=True):
             leaves = flatten(tree)
             for n, x in enumerate(leaves):
@@ -366,13 +370,16 @@ class _Call:
         return loss, aux
 
     def of_one(self, given: Sequence[Any], others: Mapping[int | str, Any]) -> Array:
-        """Return the loss of one sample."""
+        """Return the loss of a call with one sample."""
         loss, _ = self(given, others)
         _check_count(self.B.shape(loss)[0], 1)  # type: ignore[arg-type]
         return loss
 
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
-        """Return the differentiated arguments with other variables and tables. The rest stays, or becomes None."""
+        """Return the differentiated arguments with their variables and tables replaced.
+
+        All other leaves stay if `keep`, else they become None.
+        """
         fresh, others = iter(variables), iter(tables)
 
         def leaf(x: Any) -> Any:
@@ -383,7 +390,7 @@ class _Call:
         return [rebuild(tree, map(leaf, flatten(tree))) for tree in self.given]
 
     def result(self, loss: Array, aux: Any, grads: Sequence[Any]) -> tuple[Any, Any]:
-        """Return loss, aux and gradients in the form that the user expects."""
+        """Return the loss, aux and gradients in the structure that `value_and_grad` documents."""
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
@@ -399,7 +406,7 @@ def _is_variable(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- gradients of tables
 def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
-    """Return a table's gradient: slices, or a dense array if the weights were also an operand."""
+    """Return a table's gradient: slices, or a dense array if other operations also used the weights."""
     parts = [_slices(B, table, one) for one in uses if isinstance(one, LookedUp)]
     products = [one for one in uses if isinstance(one, ProductUse)]
     dense = [one.gradient for one in uses if isinstance(one, WholeUse)]
@@ -432,9 +439,9 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 
 def _side_by_side(B: Backend, segments: Array, bags: Array) -> tuple[Array, Array]:
-    """Return the bag of each slot, (n,), and an array with one entry per bag, for lookups with leading axes.
+    """Return (the bag of each slot, an array with one entry per bag) for many lookups stacked along leading axes.
 
-    The last axis of segments and of bags belongs to one lookup; the axes before it count the lookups.
+    The last axis of `segments` and of `bags` belongs to one lookup; the axes before it number the lookups.
     """
     (*lead, n), (*_, count) = B.shape(segments), B.shape(bags)
     with B.scope():
@@ -495,7 +502,7 @@ def _table_samples(
     count: int,
     names: Sequence[str],
 ) -> list[PerSample]:
-    """Return each table's gradient per sample, for count losses."""
+    """Return each table's gradient per sample; `count` is the number of losses."""
     found = zip(tables, lookups, names, strict=True)
     made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
     known = [x for x in made if x is not None]
@@ -506,7 +513,7 @@ def _table_samples(
 
 
 class _Batch:
-    """The arguments that are not differentiated: their arrays hold the batch."""
+    """The arguments that are not differentiated; their arrays contain the batch."""
 
     def __init__(self, call: _Call, axis: int) -> None:
         self.trees = {k: x for k, x in enumerate(call.args) if k not in call.places} | call.kwargs
@@ -517,7 +524,7 @@ class _Batch:
         self.sizes = {shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)}
 
     def check(self, losses: int | None = None) -> int:
-        """Return the number of samples, or raise ValueError if arguments and losses differ in it."""
+        """Return the number of samples, or raise ValueError if it differs between arguments or from the losses."""
         sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
         if len(sizes) != 1 or not self.arrays:
             raise ValueError(
@@ -536,12 +543,12 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments with one sample of `data`, of shape (1, ...)."""
+        """Return the arguments with arrays of one sample, shape (1, ...), made from one sample of `data`."""
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 
     def sample(self, b: int) -> dict[int | str, Any]:
-        """Return the arguments with sample b only."""
+        """Return the arguments with only sample b of the batch."""
         cuts = ((slice(None),) * axis + (slice(b, b + 1),) for axis in self.axes)
         return self._replaced(x[cut] for x, cut in zip(self.arrays, cuts, strict=True))
 
@@ -556,7 +563,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def _refuse_influence(b: int, subject: str) -> NoReturn:
-    """Raise ValueError for a sample that other samples influence."""
+    """Raise ValueError, because other samples influence sample b."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
         "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "
@@ -577,7 +584,7 @@ def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> N
         B = x.backend
         others = np.arange(x.dense_shape[0]) != b
         reached = _is_set(_host(B, x.values)[_host(B, x.samples) != b]).any()
-        for pair in x.products:  # either factor may be the gradient
+        for pair in x.products:  # either factor may be zero
             g, inputs = (_is_set(_host(B, a)[others]).any(-1) for a in (pair.upstream, pair.inputs))
             reached = reached or (g & inputs).any()
         if reached:
@@ -589,7 +596,7 @@ def _is_set(x: Host) -> Any:
 
 
 def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
-    """Compare the loss of sample b within the batch with the loss of fn for this sample only."""
+    """Check that the loss of sample b in the batch agrees with the loss that fn returns for only this sample."""
     if not _is_close(B, losses[b : b + 1], alone):
         _refuse_influence(b, "the loss differs between the whole batch and one sample")
 

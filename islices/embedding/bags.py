@@ -1,10 +1,10 @@
 """The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
-Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`. So both have the same
-bits on every framework, and run on the host unless another gradient is recorded. SPEC clause 19.
+The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So both
+have the same bits on every framework, and run on the host unless another gradient is recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, out of range under a trace) keep their slots, filled with zeros. Adding
-zeros does not change a left fold, shapes stay static, and the gradient has one slice per occurrence.
+Members that do not count (padding, masked, out of range under a trace) stay in their slots, with zeros as values.
+Adding zeros does not change a sum, shapes stay static, and the gradient has one slice per occurrence.
 """
 
 from __future__ import annotations
@@ -27,38 +27,37 @@ COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 
 class BagMembers(NamedTuple):
-    """The members of bags, and the reduction of the bags."""
+    """The assignment of members to bags, and the reduction of the bags."""
 
-    segments: Array  # the bag of each member, integers (n,); ascending, except for a tf.SparseTensor
+    segments: Array  # the bag of each member, integers (n,), ascending except for a tf.SparseTensor
     bags: Array  # an array with one entry per bag
     combiner: str
     keep: Array | None = None  # int32 (n,): 0 for each member that does not count
-    weights: Array | None = None  # (n,), of rows' dtype
+    weights: Array | None = None  # (n,), with the dtype of rows
 
     @property
     def arrays(self) -> list[Array]:
         return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
 
     def over(self, arrays: Sequence[Array]) -> BagMembers:
-        """Return bags of other arrays, in the order of `arrays`."""
+        """Return the same bags with other arrays, in the order of `arrays`."""
         segments, bags, *rest = arrays
         keep = None if self.keep is None else rest.pop(0)
         return BagMembers(segments, bags, self.combiner, keep, rest[0] if rest else None)
 
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """Return fn(B, *arrays, bags), computed by the host or by the framework. The bags' arrays are converted like
-        the others."""
+        """Return `fn(B, *arrays, bags)`, computed on the host or by the framework, with all arrays converted for it."""
         own = len(arrays)
         return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
 
 def reduce_bags(B: Backend, rows: Array, bags: BagMembers) -> Array:
-    """Return the bags' rows, differentiable with respect to rows (n, *row_shape) and weights.
+    """Return one row per bag, as a differentiable function of rows (n, *row_shape) and weights.
 
     Returns
     -------
     array, shape (number of bags, *row_shape)
-        It has rows' dtype. Sums of 16-bit rows are formed in float32 and rounded once.
+        The dtype is that of rows. Sums of 16-bit rows are computed in float32 and rounded once.
     """
 
     def forward(*arrays: Array) -> Array:
@@ -73,17 +72,17 @@ def reduce_bags(B: Backend, rows: Array, bags: BagMembers) -> Array:
 
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers) -> Array:
-    """Return only the gradient of the members' rows, for bags that a layer of the framework reduced (`capture`)."""
+    """Return the gradient with respect to the members' rows, for bags that a framework's layer reduced (`capture`)."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
-    """Return the bags of a table's rows, ids (n,), as `reduce_bags` forms them.
+    """Return bags of a table's rows at ids (n,), with the bits of `reduce_bags`, without gathering the rows first.
 
-    The combiner is "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
+    The combiner must be "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
-    # a mean is rounded once, but 16-bit sums would be rounded before the division
+    # a mean must be rounded once, but a 16-bit sum would be rounded before the division too
     wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
     sums = None
     views = modes.host_views(B, [table, ids, *bags.arrays]) if wide else None
@@ -100,13 +99,13 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
-    """Return the bags' sums by a compiled kernel, from arrays of the host. keep, if given, is the last array.
+    """Return the sums of the bags, computed by a compiled kernel on host arrays. keep, if given, is the last array.
 
-    ids and segments are in range.
+    The ids and segments must be in range.
     """
     table, ids, segments, bags, *keep = views
     named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
-    if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
+    if (named[1][1:] < named[1][:-1]).any():  # the segments of a tf.SparseTensor may be in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
     sums: Host = compiled.read_bags(table, *named, len(bags))
@@ -114,7 +113,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """Return keep, with 0 for ids that are not rows."""
+    """Return `keep` with 0 for each id that is out of range."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
@@ -129,15 +128,17 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Arr
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return the same function object in each call, because it is the key of compiled code."""
+    """Return a function that sums bags; each call returns the same object, because it is the key of compiled code."""
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
         B, table, ids, BagMembers(segments, bags, "sum", keep)
     )
 
 
 def divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
-    """Return the gradient that each member of a bag gets, (bags, *row_shape), without weights. "max" is not
-    supported."""
+    """Return the gradient with respect to one member of each bag, shape (bags, *row_shape).
+
+    Bags with weights and the combiner "max" are not supported.
+    """
     return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
 
@@ -153,20 +154,20 @@ def _reduce(B: Backend, rows: Array, bags: BagMembers) -> Array:
 
 
 def _counting(B: Backend, rows: Array, bags: BagMembers) -> tuple[Array, BagMembers]:
-    """Return rows and weights in the wide type, with zeros for members that do not count."""
+    """Return rows and weights in the dtype of sums, with zeros for members that do not count."""
     weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
     return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
 
 
 def _average(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the bags' sums divided by their divisor, from the result of `_counting`."""
+    """Return the sums of the bags divided by the bags' divisors; the arguments are from `_counting`."""
     if bags.weights is not None:
         x = B.round_product(x, B.as_column(bags.weights, x))
     return _divided(B, _fold(B, x, bags), bags)
 
 
 def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array:
-    """Return x for slots that count, and another number elsewhere."""
+    """Return x with the number `other` in the slots of members that do not count."""
     return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
 
 
@@ -177,7 +178,7 @@ def _numbers(B: Backend, bags: BagMembers) -> Array:
 
 
 def _divisor(B: Backend, bags: BagMembers, dtype: str) -> Array:
-    """Return the divisor of each bag's sum in the wide type, or 0 for an empty bag."""
+    """Return the divisor of each bag's sum in the dtype of sums, or 0 for an empty bag."""
     weights = bags.weights
     if weights is None:
         total = B.astype(_numbers(B, bags), dtype)
@@ -187,27 +188,27 @@ def _divisor(B: Backend, bags: BagMembers, dtype: str) -> Array:
 
 
 def _divided(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return x (bags, ...) divided by the divisor, or x if there is none."""
+    """Return x (bags, ...) divided by the bags' divisors, or x itself if the combiner has no divisor."""
     return x if bags.combiner == "sum" else _quotients(B, x, _divisor(B, bags, B.dtype(x)))
 
 
 def _quotients(B: Backend, x: Array, divisor: Array) -> Array:
-    """Return x / divisor by row, with zeros for the divisor 0."""
+    """Return each row of x divided by its divisor, or zeros if the divisor is 0."""
     column = B.as_column(divisor, x)
     nothing = B.less_equal(B.abs(column), 0.0)
     return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
 
 
 def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the sum of x per bag, added left to right."""
+    """Return the sum of the rows of x in each bag, added left to right."""
     x, segments = _with_every_bag(B, x, bags, 0)
     return B.segment_sum(x, segments, B.shape(bags.bags)[0])
 
 
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
-    """Return x and segments, preceded by a neutral row for each bag if a trace does not know the number of bags.
+    """Return x and segments; if the number of bags is unknown in a trace, put one neutral row per bag before them.
 
-    The segments then do not ascend.
+    The segments do not ascend then.
     """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments
@@ -217,7 +218,7 @@ def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> t
 
 
 def _maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the largest kept member of each bag, or zeros for a bag without members."""
+    """Return the elementwise maximum of the members that count in each bag, or zeros for a bag without members."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
     return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
 
@@ -242,7 +243,7 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
     if w is None:
         return B.astype(_only(B, h, keep), dtype), None
     d_rows = B.astype(_only(B, B.round_product(h, B.as_column(w, h)), keep), dtype)
-    if divisor is not None:  # the weight also moves the divisor
+    if divisor is not None:  # the divisor depends on the weights too
         y = B.take(_average(B, x, bags), segments)
         if bags.combiner == "sqrtn":
             y = B.round_product(y, B.as_column(_quotients(B, w, B.take(divisor, segments)), y))
@@ -251,16 +252,16 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
 
 
 def _first_maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the mask of the elements that are the first in their bag to equal its maximum. A NaN equals a NaN here."""
+    """Return the mask of the elements that are the first in their bag to equal the bag's maximum. NaN equals NaN."""
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)
-    # positions counted downwards, so that the first is the largest; none and never are no positions
+    # positions are negated, so that the first is the largest; none and never are not positions
     place = -B.astype(B.arange(x), "int32")
     none, never = (B.asarray(np.full(1, n, np.int32), x) for n in (1 - 2**31, -(2**31)))
     if bags.keep is not None:
         place = B.where(B.equal(bags.keep, 0), none, place)
     place = B.as_column(place, x)
     at_top = B.where(B.less_equal(top, lowered), place, none)  # nothing is above the maximum
-    at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # except a NaN, which is the maximum then
+    at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # except NaN; then the maximum is NaN
     first = B.take(_segment_max(B, at_top, bags), bags.segments)
     return B.equal(B.where(B.equal(at_top, none), never, at_top), first)

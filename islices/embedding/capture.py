@@ -1,6 +1,6 @@
 """Gradients of the embedding layers of an unchanged model.
 
-The adapter hooks the layers (`Backend.capture`). This module turns their lookups and gradients into slices. SPEC
+The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices. SPEC
 clauses 12, 14 and 19.
 """
 
@@ -29,7 +29,7 @@ from islices.embedding.per_sample import (
 
 
 def capture(model: Any) -> Capture:
-    """Hook the stock embedding layers of a model, to get their gradients as slices after a backward pass.
+    """Hook a model's embedding layers, to get the gradients of their weights as slices after a backward pass.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def capture(model: Any) -> Capture:
     Raises
     ------
     TypeError
-        The model has another type, has no embedding layers, or its layers cannot be hooked; the message says why.
+        The model's type is not supported, or it has no embedding layers that can be hooked; the message says why.
 
     Notes
     -----
@@ -80,9 +80,9 @@ def capture(model: Any) -> Capture:
 
 @contextmanager
 def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
-    """Replace a method of an instance, for layers that an adapter hooks, while the context is open."""
+    """Replace a method of an instance within a ``with`` block; adapters hook layers with this."""
     before = {name: vars(x)[name]} if name in vars(x) else {}
-    vars(x)[name] = by  # no assignment, which some frameworks track
+    vars(x)[name] = by  # not by assignment, which some frameworks track
     try:
         yield
     finally:
@@ -91,10 +91,10 @@ def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
 
 
 class Capture:
-    """The lookups of a model's embedding layers within a ``with`` block, and the gradients that arrived.
+    """The lookups of a model's embedding layers within a ``with`` block, and the gradients of the looked-up rows.
 
-    `capture` makes one. The gradients of several forward and backward passes add up until `clear`. SPEC clauses 12 and
-    14.
+    `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`. SPEC
+    clauses 12 and 14.
 
     Examples
     --------
@@ -143,8 +143,8 @@ class Capture:
     def clear(self) -> None:
         """Forget the captured lookups and gradients, as zero_grad does between steps.
 
-        A forward pass stays if its backward pass has not run yet, because loops such as Lightning's zero the
-        gradients between the two.
+        A forward pass whose backward pass has not run yet is kept, because loops such as Lightning's zero the
+        gradients between the two passes.
         """
         self._seen = self._seen or bool(self._uses)
         self._uses[:] = [use for use in self._uses if _is_pending(use)]
@@ -155,9 +155,10 @@ class Capture:
         Returns
         -------
         dict of str to IndexedSlices
-            One slice for each looked-up row, uncoalesced, in the order of the forward passes, without padding. Empty
-            for a layer that was not used, or that no gradient reached. The gradient is dense if the weights are also
-            an output layer. Weights that several layers share have one gradient, under the first layer's name.
+            A gradient has one slice for each looked-up row except padding, in the order of the forward passes. It is
+            not coalesced. It is empty for a layer that was not used or that no gradient reached. It is a dense array if
+            the weights are also an output layer. Weights that several layers share have one gradient, under the first
+            layer's name.
 
         Raises
         ------
@@ -188,7 +189,7 @@ class Capture:
         Returns
         -------
         dict of str to PerSample
-            Without the layers that no gradient reached. Weights that several layers share have one gradient, under
+            Layers that no gradient reached are left out. Weights that several layers share have one gradient, under
             the first layer's name.
 
         Raises
@@ -250,7 +251,7 @@ class Capture:
         return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return the slices of a use, padding included, with its ids and its bags or samples at offsets."""
+        """Return (slices including padding, ids, bags or samples at offsets) for one use of a layer."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids
@@ -271,7 +272,7 @@ class Capture:
 
 
 def _is_pending(use: Use) -> bool:
-    """Return True if a gradient may still arrive."""
+    """Return True if the backward pass of a use may still bring a gradient."""
     if isinstance(use, OtherUse) or use.upstream is not None:
         return False
     return use.awaited is not None and use.awaited() is not None

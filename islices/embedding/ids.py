@@ -1,4 +1,4 @@
-"""Checks of a lookup's ids and masks: of their arrays, and of the row numbers in ids.
+"""Checks of a lookup's ids and masks: their dtypes and shapes, and the row numbers in ids.
 
 SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.core.conversion`.
 """
@@ -16,25 +16,25 @@ from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import check_indices
 
-#: the dtypes of masks
+#: the dtypes that masks may have
 MASKS = ("bool", *INDICES, "uint8")
-#: narrower dtypes that ids may have, and the dtypes that they are converted to
+#: a narrower dtype that ids may have -> the dtype to which they are converted
 WIDENED = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}
 ID_NAMES = ", ".join((*INDICES, *WIDENED))
-#: the treatment of a negative id: it raises, or it is absent
+#: the treatment of a negative id: "raise" an error, or "drop" the id as absent
 Invalid: TypeAlias = Literal["raise", "drop"]
 INVALID = ("raise", "drop")
 
 
 def check_invalid(invalid: object) -> bool:
-    """Return True for "drop", which makes negative ids absent, and False for "raise"."""
+    """Return True if `invalid` is "drop", which makes negative ids absent, and False if it is "raise"."""
     if isinstance(invalid, str) and invalid == "raise":  # in most calls
         return False
     return check_name(invalid, INVALID, "invalid") == "drop"
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """Return ids (or offsets, or lengths) as int32 or int64 of the backend."""
+    """Return ids, offsets or lengths as an int32 or int64 array of the backend."""
     if isinstance(ids, np.ndarray):
         ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
         if not B.is_array(ids):
@@ -61,7 +61,7 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
 
 
 def _widened(B: Backend, ids: Array, dtype: str) -> Array:
-    """Return ids of a narrower dtype as int32, or as int64, which JAX without x64 stores as int32."""
+    """Convert ids of a narrower dtype to int32 or int64. JAX without x64 stores int64 as int32."""
     with B.scope():
         if dtype == "int32":
             return B.astype(ids, dtype)
@@ -71,7 +71,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
-    """Return the whole numbers that floats stand for as a flat float64 array."""
+    """Return floats that must be whole numbers as a flat float64 array."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
     whole = np.isfinite(flat) & (np.trunc(flat) == flat)
@@ -84,9 +84,9 @@ def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
 
 
 def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
-    """Raise IndexError for an id that is not a row. Ids may have any shape; traced ids are not checked.
+    """Raise IndexError for an id that is not a row number. Ids may have any shape; traced ids are not checked.
 
-    If absent is True, negative ids are absent and do not raise.
+    If `absent`, negative ids are absent and do not raise.
     """
     if B.is_traced(ids):
         return
@@ -104,7 +104,7 @@ def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = Fals
 
 
 def flat_ids(B: Backend, ids: Array | None) -> Array | None:
-    """Return ids, or numbers of their shape, in one dimension. None stays None."""
+    """Return ids, or an array with the shape of ids, flattened. None stays None."""
     if ids is None or len(B.shape(ids)) == 1:
         return ids
     with B.scope():
@@ -121,8 +121,10 @@ def _along_axis(B: Backend, ids: Array, *, axis: int) -> Array:
 
 
 def spread(B: Backend, numbers: Array, values: Array, axis: int = 0) -> Array:
-    """Repeat int32 numbers, one for each place along an axis of values, for all values, flattened. This is an
-    operation."""
+    """Return a flat array with one number per element of values, taken from int32 `numbers` along an axis.
+
+    This function is an operation (see `islices.core.modes`).
+    """
     shape = B.shape(values)
     if len(shape) == 1:
         return numbers
@@ -139,12 +141,12 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
 
 
 def axis_back(B: Backend, x: Array, axis: int) -> Array:
-    """Return x with its first axis moved back to its place before `axis_first`. Call this within `Backend.scope`."""
+    """Return x with its first axis moved back to `axis`; it undoes `axis_first`. Call it within `Backend.scope`."""
     return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """Return mask as an int32 array of the backend in ids' shape, 0 for False and 1 for True. None stays None."""
+    """Return mask as an int32 array of the backend with the shape of ids: 0 for False, 1 for True. None stays None."""
     if mask is None:
         return None
     refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")

@@ -1,6 +1,6 @@
-"""Find bags in ids: along the last axis, at offsets, by lengths, or in a framework's ragged array.
+"""The search for bags in ids: along the last axis, at offsets, with lengths, or in a framework's ragged array.
 
-SPEC clause 19. A layout gives each id its bag; `islices.embedding.bags` reduces the bags.
+SPEC clause 19. A layout assigns each id to a bag; `islices.embedding.bags` reduces the bags.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from islices.embedding.ids import along_axis, check_ids
 
 
 class BagLayout(NamedTuple):
-    """The place of bags in ids."""
+    """The assignment of ids to bags."""
 
-    segments: Array  # the bag of each id, flattened: int32; ascending except for ids in no bag
+    segments: Array  # the bag of each id, a flat int32 array; ascending except for ids in no bag
     bags: Array  # an array with one entry per bag
-    shape: Shape  # of the bags
-    present: Array | None = None  # int32: 1 for each id that lies in a bag, None if all do
+    shape: Shape  # the shape in which the bags are arranged
+    present: Array | None = None  # int32: 1 for each id in a bag, else 0; None if all ids are in bags
 
 
 class Ragged(NamedTuple):
-    """Ids whose rows differ in length: a framework's ragged array of integers, or a pair (values, lengths)."""
+    """Ids in rows of different lengths: a framework's ragged array of integers, or a pair (values, lengths)."""
 
     values: Array  # (n, ...): the ids of all rows, one after the other
-    layout: BagLayout  # of the innermost rows
+    layout: BagLayout  # the innermost rows as bags
     samples: Array  # the outermost row of each value: int32, shape (n,)
     batch: Array  # an array with one entry per outermost row
     parts: RaggedParts | None  # None for a pair
-    lengths: Array | None  # only for a pair
+    lengths: Array | None  # the lengths of a pair, else None
 
     def with_rows(self, rows: Array) -> Any:
-        """Return looked-up rows (n, ..., *row_shape) as a ragged array like the ids."""
+        """Return looked-up rows (n, ..., *row_shape) as a ragged array with the structure of the ids."""
         if self.parts is None:
             return rows, self.lengths
         if self.parts.with_rows is None:
@@ -46,11 +46,11 @@ class Ragged(NamedTuple):
         return self.parts.with_rows(rows)
 
     def with_bags(self, bags: Array) -> Any:
-        """Return reduced bags (bags, *row_shape) in the form of the ids without their innermost rows."""
+        """Return reduced bags (bags, *row_shape) in the structure of the ids without the innermost dimension."""
         return bags if self.parts is None else self.parts.with_bags(bags)
 
 
-# ---------------------------------------------------------------------- of one length
+# ---------------------------------------------------------------------- bags of one length
 def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
     """Return the bags along the last axis of ids (..., L)."""
     shape = B.shape(ids)
@@ -67,7 +67,7 @@ def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
     return BagLayout(along_axis(B, bags), bags, lead)
 
 
-# ---------------------------------------------------------------------- at offsets, by lengths
+# ---------------------------------------------------------------------- bags at offsets, bags with lengths
 def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
     """Return the bags that start at offsets in ids (n,)."""
     offsets = check_ids(B, offsets, ids, "offsets")
@@ -97,7 +97,7 @@ def _check_offsets(starts: Host, n: int | None) -> None:
 
 
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
-    """Return the bags of ids (n,) that end at ends; the first starts at 0. If full is True, the last ends with ids."""
+    """Return the bags of ids (n,) that end at `ends`; the first bag starts at 0. If `full`, the last ends with ids."""
     bags = B.shape(ends)
     with B.scope():
         segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
@@ -114,7 +114,7 @@ def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayo
 
 
 def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
-    """Return the bags of the given lengths, one after the other in values (n,)."""
+    """Return the bags with these lengths, which follow one another in values (n,)."""
     n, shape = B.shape(values)[0], B.shape(lengths)
     if len(shape) != 1:
         raise ValueError(f"ids: got lengths of shape {shape}; accepted is one dimension (bags,)")
@@ -127,7 +127,7 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
     if (numbers < 0).any():
         at = int(np.argmax(numbers < 0))
         raise ValueError(f"ids: got length {int(numbers[at])} at position {at}; accepted are lengths >= 0")
-    total = sum(numbers.tolist())  # as Python's numbers, which do not wrap around
+    total = sum(numbers.tolist())  # a sum of Python ints, which does not overflow
     if n is not None and total > n:
         raise ValueError(f"ids: got lengths that add up to {total} with {n} values; accepted is at most their number")
     ends = B.asarray(np.cumsum(numbers, dtype=numbers.dtype), values)
@@ -136,7 +136,7 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
 
 # ---------------------------------------------------------------------- ragged
 def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
-    """Return ragged ids of the backend or a pair (values, lengths), or None for anything else."""
+    """Return a `Ragged` for ragged ids of the backend or a pair (values, lengths), or None for anything else."""
     if isinstance(ids, tuple) and len(ids) == 2:
         return _accept_pair(B, ids[0], ids[1], like)
     parts = B.take_ragged(ids, "ids")
@@ -159,7 +159,10 @@ def _accept_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
-    """Return the values of weights or of a mask for ragged ids. Both have the same form, or the values' shape."""
+    """Return the values of weights or of a mask for ragged ids.
+
+    The weights or the mask must be ragged like the ids, or have the shape of the ids' values.
+    """
     if x is None or B.is_array(x) or isinstance(x, np.ndarray):
         return x
     parts = B.take_ragged(x, argument)
@@ -174,7 +177,7 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
 
 
 def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
-    """Return True if the known structures of the rows are the same."""
+    """Return True if two ragged arrays have the same row lengths, as far as these are known."""
     if one.kind != other.kind or len(one.structure) != len(other.structure):
         return False
     for a, b in zip(one.structure, other.structure, strict=True):

@@ -1,4 +1,4 @@
-"""Look rows up, one by one or in bags.
+"""Lookups of a table's rows, single or reduced in bags.
 
 SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces them and
 computes the gradient.
@@ -27,22 +27,22 @@ from islices.embedding.layouts import (
 from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
 from islices.embedding.table import Table
 
-#: the combiners in messages
+#: the names of the combiners, for messages
 _NAMES = ", ".join(map(repr, COMBINERS))
 
 
 class LookupOptions(NamedTuple):
-    """The hashable options of a lookup that its gradient needs in addition to the ids."""
+    """The hashable options of a lookup that the lookup's gradient needs in addition to the ids."""
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
-    #: the ids of all samples lie one after the other; the first extra arrays are the sample of each id, and an array
-    #: with one entry per sample
+    #: True if the ids of all samples are in one flat array; then the first extra arrays are the sample of each id, and
+    #: an array with one entry per sample
     at_offsets: bool = False
-    #: the last of the extra arrays is 0 for each absent id
+    #: True if ids may be absent; then the last extra array is 0 for each absent id
     absent: bool = False
-    #: the reduction of a lookup of bags: the first extra arrays are then the bag of each id, and an array with one
-    #: entry per bag
+    #: the reduction of bags, if the lookup has bags; then the first extra arrays are the bag of each id, and an array
+    #: with one entry per bag
     combiner: str | None = None
 
 
@@ -57,49 +57,50 @@ def lookup(
     offsets: Array | None = None,
     invalid: Invalid = "raise",
 ) -> Any:
-    """Look up rows of a table, or bags of rows, each reduced to one row.
+    """Look up rows of a table, or bags of rows; each bag is reduced to one row.
 
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
-        A plain array gets the framework's gradient.
+        For a plain array, the framework computes the gradient as usual.
     ids : integer array of any shape, or ragged
-        They belong to the same framework or to NumPy; int8 to uint32 count as int32 or int64. MXNet's ids may be
-        floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
+        They belong to the table's framework or to NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids
+        may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
         layout=torch.jagged. With a combiner they may be a tf.SparseTensor (bags along its last axis). They may also
         be a pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values
         after the last row are ignored.
     padding_idx : int, optional
-        The row that gets no gradient and is not a member of a bag; negative counts from the end. The default is that
-        of the Table; a different one raises.
+        The row that gets no gradient and is not a member of a bag; a negative number counts from the end. The default
+        is the Table's padding_idx; a different number raises.
     mask : boolean array of ids' shape, optional
-        False excludes the row from its bag, and from the gradient (even of a NaN). With ragged ids the mask has their
-        form, or their values' shape.
+        False excludes the row from its bag and from the gradient, even if the row has NaN. For ragged ids the mask has
+        the same ragged form, or the shape of the ids' values.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
         weights). sqrtn divides by the square root of that number (weighted: by the root of the sum of the squares).
         A bag without members gives zeros and no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
-        A factor for each member; it gets a gradient too. Not with "max". With ragged ids it has the form of mask.
+        A factor for each member, which gets a gradient too; "max" accepts no weights. For ragged ids, weights may have
+        the forms that mask may have.
     offsets : int32 or int64 array, shape (bags,), optional
-        The start of each bag in ids, which then has one dimension: ascending from 0.
+        The start of each bag in ids, ascending from 0; ids then has one dimension.
     invalid : {"raise", "drop"}
-        The treatment of negative ids: "drop" treats each as absent. Its row reads as zeros, is not a member of a bag,
-        and has no gradient.
+        The treatment of negative ids. With "drop" a negative id is absent: its row reads as zeros, is not a member of a
+        bag, and gets no gradient.
 
     Returns
     -------
     array of the table's framework and dtype
-        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape). Without a combiner, ragged
-        ids give ragged rows of the same form: for a pair of arrays, a pair (rows, lengths). Bags of several ragged
-        dimensions give a tf.RaggedTensor.
+        Rows have shape (*ids.shape, *row_shape); bags have shape (*ids.shape[:-1], *row_shape) or (bags, *row_shape).
+        Without a combiner, the rows of ragged ids are ragged in the same form. For a pair of arrays the result is a
+        pair (rows, lengths). For bags of ids with several ragged dimensions the result is a tf.RaggedTensor.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
-        raise. Its row reads as zeros, gets no gradient, and is not a member of a bag.
+        raise. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
 
     Examples
     --------
@@ -173,19 +174,19 @@ def lookup(
 
 
 class _Request(NamedTuple):
-    """A lookup with arguments that fit together."""
+    """A lookup whose arguments have been checked together."""
 
     B: Backend
     source: Source
     ids: Array
     options: LookupOptions
     mask: Any
-    samples: tuple[Array, ...]  # as `LookupOptions.at_offsets` says
-    present: Array | None  # int32 of ids' shape: 1 for each id that is a row, 0 for absent ones; None if all are
+    samples: tuple[Array, ...]  # the extra arrays that `LookupOptions.at_offsets` describes
+    present: Array | None  # int32, with the shape of ids: 1 for a row, 0 for an absent id; None if no id is absent
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
-    """Return a Table or an array as (backend, source, options), or raise TypeError or ValueError."""
+    """Return (backend, source, options) for a Table or an array, or raise TypeError or ValueError."""
     scale_by_freq = False
     if isinstance(table, Table):
         B, source, own, scale_by_freq = table.backend, table._source, table.padding_idx, table.scale_by_freq
@@ -203,15 +204,15 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 
 
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
-    """Return the rows of ids, or bags of these rows. Absent ids read any row.
+    """Return the rows of ids, or bags of these rows. For an absent id the row is arbitrary.
 
-    bags is the reader of bags, the name of their reduction, and two arrays: the bag of each id, and one entry per bag.
+    `bags` is (a function that reads bags, the reduction's name, two arrays): the bag of each id, and one entry per bag.
     """
     B, source, ids, options, _, extras, present = request
     weights = source.weights
     if present is not None:
         with B.scope():
-            if B.shape(weights)[0] == 0:  # the table has no row to read for absent ids
+            if B.shape(weights)[0] == 0:  # the table has no rows, so that all ids are absent
                 return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
             ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
         extras = (*extras, present)
@@ -231,10 +232,10 @@ def _lookup_rows(request: _Request) -> Array:
     rows = _read(request)
     with B.scope():
         passing = [check_mask(B, mask, ids, rows)]
-        if options.padding_idx is not None and not source.watched:  # the gradient of a watched table drops these slices
+        if options.padding_idx is not None and not source.watched:  # a watched table drops these slices later
             passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
         for keep in passing:
-            if keep is not None:  # where it is 0, a row passes no gradient
+            if keep is not None:  # where keep is 0, no gradient flows to the row
                 rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
     return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
 
@@ -265,10 +266,9 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
 
 
 def _reads_bags(request: _Request) -> bool:
-    """Return True if bags can be read without their rows, because no gradient is recorded or the recorder supports
-    bags.
+    """Return True if bags can be read without their rows: no gradient is recorded, or the recorder supports bags.
 
-    A mask rules out a recorder, since masked members get zeros instead of their bag's gradient.
+    A recorder does not support bags with a mask, since masked members get zeros instead of the bag's gradient.
     """
     B, source = request[:2]
     if source.recorder is not None:
@@ -286,10 +286,9 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """Return 1 for each id that counts in its bag and 0 for the others, as int32 of ids' shape. Return None if all
-    count.
+    """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0; None if all ids count.
 
-    If in_range is True, this does not check ids; traced ids may be out of range.
+    If `in_range`, ids are not compared with `rows`, so that traced ids may be out of range.
     """
     masks = [] if mask is None else [mask]
     with B.scope():

@@ -40,25 +40,26 @@ def embedding_grad(
     Parameters
     ----------
     upstream : float array, shape (*ids.shape, *row_shape)
-        The gradient at the looked-up rows; for ragged ids, ragged too, or of their values' shape.
+        The gradient with respect to the looked-up rows. For ragged ids it is ragged too, or has the shape of the ids'
+        values.
     ids : int32 or int64 array of any shape, or ragged as in `lookup`
-        Of the same framework, or NumPy.
+        The ids of the lookup, an array of the same framework or of NumPy.
     num_rows : int
-        Rows of the table.
+        The number of rows of the table.
     padding_idx : int, optional
-        The row that gets no gradient; negative counts from the end.
+        The row that gets no gradient; a negative number counts from the end.
     mask : boolean array of ids' shape, optional
-        False makes upstream count as zero, NaN included; the slice stays, as zeros.
+        Where mask is False, upstream counts as zero, even if it is NaN; the slice stays, with zeros.
     scale_by_freq : bool
-        True divides each contribution by the number of times that its index occurs in ids (without padding).
+        True divides each slice by the number of times that its index occurs in ids (without padding).
     invalid : {"raise", "drop"}
         "drop" treats negative ids as absent; they get no slice.
 
     Returns
     -------
     IndexedSlices
-        In order of occurrence, uncoalesced. The slices of the padding and of absent ids are left out (under jax.jit
-        they become padding slots). If nothing is left out, the result shares memory with upstream and ids.
+        The slices in order of occurrence, not coalesced. Slices of the padding row and of absent ids are left out;
+        under jax.jit they become padding slots. If nothing is left out, the result shares memory with upstream and ids.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def embedding_grad(
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """Return a lookup's slices, divided by their frequency, without padding and absent ids (-1)."""
+    """Return a lookup's slices without padding and absent ids (-1), divided by their frequency if `scale_by_freq`."""
     s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
 
@@ -88,7 +89,7 @@ def table_gradient(
 def slots_that_count(
     s: IndexedSlices, padding: int | None, absent: bool, *more: Array
 ) -> tuple[IndexedSlices, Sequence[Array]]:
-    """Return a lookup's slices without padding and absent ids (-1), and more arrays, (n,), for the same slots.
+    """Return a lookup's slices without padding and absent ids (-1), and the same selection of further arrays (n,).
 
     In traced code, where ids were not checked, slices out of range are dropped too.
     """
@@ -109,7 +110,7 @@ def _select_counting(
     B: Backend, held: Array, indices: Array, *more: Array, padding: int | None, rows: int | None, absent: bool
 ) -> tuple[Array, ...]:
     keep = counting(B, indices, padding, rows, absent)
-    # where slots cannot be removed, an empty one has the sentinel as its index, and zeros in the other arrays
+    # if slots cannot be removed, an empty slot has the sentinel index, and zeros in the other arrays
     return (*B.select(held, indices, keep, rows), *(B.select(x, indices, keep, rows)[0] for x in more))
 
 
@@ -119,12 +120,12 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
         return B.in_range(indices, rows)
     if not absent and not B.is_traced(indices):
         return B.logical_not(B.equal(indices, padding))
-    # replace padding indices by one that is no row
+    # replace padding indices with an index out of range
     return B.in_range(B.where(B.equal(indices, padding), _nowhere(B, indices), indices), rows)
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an index that is not a row."""
+    """Return an array like `like` whose indices are out of range."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
@@ -171,9 +172,10 @@ def flat_slices(
     present: Array | None = None,
     absent: bool = False,
 ) -> IndexedSlices:
-    """Return one slice for each id, in order: upstream (*ids.shape, *row_shape) at ids, zeros where mask is False.
+    """Return one slice for each id, in order, with the values of `upstream`, or zeros where mask is False.
 
-    If absent is True, negative ids are not rows. They stay, and ids that are not present become -1.
+    `upstream` has the shape (*ids.shape, *row_shape). If `absent`, negative ids are allowed and keep their slices, and
+    ids that are not present become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
@@ -186,13 +188,13 @@ def flat_slices(
     indices, keep = flat_ids(B, ids), check_mask(B, mask, ids, upstream)
     if keep is not None:
         values = modes.run(zeros_where_false, B, (values, flat_ids(B, keep)))
-    check_range(B, indices, num_rows, absent=absent)  # the last point where JAX may know the ids of a traced function
+    check_range(B, indices, num_rows, absent=absent)  # after this point JAX may no longer know the ids
     indices = _where_present(B, indices, present)
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
 
 
 def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
-    """Return flat ids, -1 where they are not present."""
+    """Return flat ids, with -1 where `present` is 0."""
     if present is None:
         return indices
     with B.scope():
@@ -212,7 +214,7 @@ def bag_slices(
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
-    """Return the gradient of a table without any lookup."""
+    """Return the empty gradient of a table that no lookup reads."""
     shape = B.shape(weights)
     with B.scope():
         values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
@@ -220,7 +222,7 @@ def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
 
 
 def check_count(rows: Any, argument: str = "num_rows") -> int:
-    """Return a number of rows as an int."""
+    """Return a number of rows as an int, or raise TypeError or ValueError."""
     count = whole_number(rows)
     if count is None:
         raise TypeError(f"{argument}: got {describe(rows)}; accepted is an int >= 0")
@@ -230,12 +232,15 @@ def check_count(rows: Any, argument: str = "num_rows") -> int:
 
 
 def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
-    """Return values with zeros where the mask, of their leading shape, is 0. This is an operation."""
+    """Return values with zeros where the mask is 0; the mask has the leading dimensions of values.
+
+    This function is an operation (see `islices.core.modes`).
+    """
     return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
-    """Return padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
+    """Return padding_idx as a row number; a negative number counts from the end (SPEC clause 12)."""
     if padding_idx is None:
         return None
     p = whole_number(padding_idx)
@@ -257,12 +262,13 @@ def drop_padding(x: T, padding_idx: int) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     padding_idx : int
-        Negative counts from the end.
+        A negative number counts from the end.
 
     Returns
     -------
     same type as x
-        A sparse gradient lacks those slices (under jax.jit they become padding slots); a dense one has zeros there.
+        A sparse gradient no longer has the slices of this row (under jax.jit they become padding slots). A dense
+        gradient has zeros in this row.
 
     Raises
     ------
@@ -290,7 +296,8 @@ def scale_by_frequency(x: T) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        An uncoalesced gradient, as `embedding_grad` returns it. In a coalesced one each row occurs once.
+        A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient each row
+        occurs once.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Choose the leaves that get row-sparse gradients: the argument sparse= of `value_and_grad`.
+"""The choice of the leaves that get row-sparse gradients, with the argument sparse= of `value_and_grad`.
 
 SPEC clause 12.
 """
@@ -15,17 +15,17 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.core.trees import DEEPEST, flatten, opened
 
-#: the values of sparse= that mark arrays that are read only by rows
+#: the values of sparse= that mark arrays which the function reads only by rows
 AUTO, ALWAYS = "auto", "always"
 
 
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that sparse marks. For "auto" and "always", return all that may be marked.
+    """Return the positions of the leaves that `sparse` marks; for "auto" and "always", of all leaves that it may mark.
 
-    names are the leaves' paths, floats the positions of the float arrays that may be stored by rows. prefix turns a
-    pytree of flags into one flag per leaf, or raises ValueError.
+    `names` are the leaves' paths, and `floats` the positions of the float arrays that may have row-sparse gradients.
+    `prefix` converts a pytree of flags to one flag per leaf, or raises ValueError.
     """
     if isinstance(sparse, str):
         if sparse not in (AUTO, ALWAYS):
@@ -58,8 +58,10 @@ def marked(
 
 
 def pays(sparse: str, reads: int, rows: int) -> bool:
-    """Return whether an array that is read only by rows is marked. "auto" marks it if it has more rows than are
-    read."""
+    """Return True if `sparse` marks an array that is read only by rows.
+
+    "auto" marks an array that has more rows than are read.
+    """
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 
 
@@ -71,7 +73,7 @@ def marked_leaves(backend: Backend, tree: Any, sparse: Any) -> tuple[list[Any], 
 
 
 def path_names(tree: Any) -> list[str]:
-    """Return the path of each leaf of nested containers, spelled as `jax.tree_util.keystr` spells it."""
+    """Return the path of each leaf of nested containers, in the notation of `jax.tree_util.keystr`."""
     found = opened(tree)
     if found is None:
         return [""]
@@ -85,8 +87,10 @@ def path_names(tree: Any) -> list[str]:
 
 
 def prefix_flags(flags: Any, tree: Any, depth: int = DEEPEST) -> list[Any]:
-    """Return one flag per leaf of tree. flags has the containers of tree, or one flag in their place; else raise
-    ValueError."""
+    """Return one flag per leaf of `tree`.
+
+    `flags` has the containers of `tree`, or one flag in place of a container; otherwise raise ValueError.
+    """
     if not depth:
         raise ValueError("too deep")
     if isinstance(flags, dict):

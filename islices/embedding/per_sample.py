@@ -1,7 +1,7 @@
-"""Gradients of single samples, from one backward pass.
+"""Gradients per sample, from one backward pass.
 
-If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked it up. So one
-backward pass gives every sample's gradient. SPEC clause 14.
+If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked the row up. So one
+backward pass computes the gradients of all samples. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class PerSample:
     """The gradients of one table for each of B samples, stored as slices with sample numbers.
 
-    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them. They store one slice for each
-    occurrence of a row, as an `IndexedSlices` does. Instances are immutable, and pytrees for JAX.
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` return instances. An instance stores one slice
+    for each occurrence of a row, like an `IndexedSlices`. Instances are immutable, and are pytrees for JAX.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
     products : tuple of Product
-        The factors of each product with a tied table, which is also an output layer. They are ``upstream`` (B, T,
-        rows) and ``inputs`` (B, T, width). The gradient of sample b is its slices plus the sum over t of the outer
-        products of upstream[b, t] and inputs[b, t]. Empty for other tables.
+        The factors ``upstream`` (B, T, rows) and ``inputs`` (B, T, width) of each use of a tied table as an output
+        layer. The gradient of sample b is its slices, plus the sum over t of the outer products of upstream[b, t] and
+        inputs[b, t]. For other tables the tuple is empty.
 
     Notes
     -----
@@ -82,7 +82,7 @@ class PerSample:
     def _trusted(
         cls, backend: Backend, parts: tuple[Array, Array, Array, tuple[Product, ...]] | Deferred, dense_shape: Any
     ) -> PerSample:
-        """Return an instance of its values, indices, samples and products."""
+        """Return an instance with these parts: values, indices, samples and products."""
         self = object.__new__(cls)
         for name, x in {"backend": backend, "_parts": parts, "dense_shape": dense_shape}.items():
             object.__setattr__(self, name, x)
@@ -154,7 +154,7 @@ class PerSample:
         Returns
         -------
         array, shape (B,)
-            The norms of clause 7: float32, or float64 for float64 values.
+            The norms as in clause 7: float64 for float64 values, else float32.
         """
         return _norms([self])[2]
 
@@ -166,9 +166,9 @@ class PerSample:
         Parameters
         ----------
         max_norm : float
-            0 gives zeros, inf changes nothing.
+            With 0 the result is zeros; with inf it is unchanged.
         nonfinite : {"propagate", "raise", "zero"}
-            The effect of a NaN or infinite norm on its sample.
+            The effect of a sample's NaN or infinite norm on that sample.
 
         Returns
         -------
@@ -177,7 +177,7 @@ class PerSample:
         return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]
 
     def sum(self) -> Any:
-        """Return the gradient of all samples together, with one slice for each occurrence and no rows summed.
+        """Return the sum of all samples' gradients, with one slice for each occurrence of a row (not coalesced).
 
         Returns
         -------
@@ -187,13 +187,13 @@ class PerSample:
         return self._whole(self._stored(), _factors(self))
 
     def _stored(self) -> IndexedSlices:
-        """Return the slices of all samples."""
+        """Return the slices of all samples as one `IndexedSlices`."""
         B = self.backend
         padded = modes.keeps_slots(B, self.values, self.indices)
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
-        """Return the sum of the slices and the dense part of the same samples."""
+        """Return slices plus the dense part of the same samples, whose factors are given."""
         if not factors:
             return s
         B = self.backend
@@ -269,30 +269,30 @@ def per_sample(
     product: tuple[Array, Array] | None = None,
     sample_axis: int = 0,
 ) -> PerSample:
-    """Return every sample's gradient of a table, from the gradient of its looked-up rows.
+    """Return each sample's gradient of a table, from the gradient with respect to the looked-up rows.
 
     Parameters
     ----------
     upstream : float array, shape (B, ..., *row_shape)
-        The gradient, at the looked-up rows, of a loss that is a sum over samples. For ragged ids, ragged too, or of
-        their values' shape.
+        The gradient, with respect to the looked-up rows, of a loss that is a sum over samples. For ragged ids it is
+        ragged too, or has the shape of the ids' values.
     ids : int32 or int64 array, shape (B, ...), or ragged as in `lookup`
-        Of the same framework, or NumPy. The samples lie along ``sample_axis``; for ragged ids they are the outermost
-        rows.
+        The ids of the lookup, an array of the same framework or of NumPy. The samples are along ``sample_axis``; for
+        ragged ids they are the outermost rows.
     num_rows : int
-        Rows of the table.
+        The number of rows of the table.
     padding_idx : int, optional
-        The row that gets no gradient; negative counts from the end.
+        The row that gets no gradient; a negative number counts from the end.
     mask : boolean array of ids' shape, optional
-        False makes upstream count as zero, NaN included.
+        Where mask is False, upstream counts as zero, even if it is NaN.
     invalid : {"raise", "drop"}
         "drop" treats negative ids as absent; they get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        The gradient of ``x @ table.T`` and x, for a tied table (num_rows, width) that is also an output layer. These
-        factors store its part of each sample's gradient; norms and clipping include it.
+        For a tied table (num_rows, width), which is also an output layer: the gradient with respect to ``x @ table.T``,
+        and x. These factors store the output layer's part of each sample's gradient; norms and clipping include it.
     sample_axis : int
-        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). Arrays with fewer axes
-        have their samples along the last one. It is never guessed from lengths.
+        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). An array with fewer
+        axes has its samples along its last axis. islices never guesses the axis from lengths.
 
     Returns
     -------
@@ -321,7 +321,7 @@ def per_sample(
 
 
 def check_axis(sample_axis: Any) -> int:
-    """Return sample_axis as an int, at least 0."""
+    """Return sample_axis as an int, or raise an error if it is not an int >= 0."""
     axis = whole_number(sample_axis)
     if axis is None:
         raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
@@ -331,14 +331,18 @@ def check_axis(sample_axis: Any) -> int:
 
 
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
-    """Return the axis of the samples in an array: the last axis before the trailing ones if the array has fewer
-    axes."""
+    """Return the axis of the samples in an array whose last `trailing` axes do not count.
+
+    It is `axis`, or the last axis that counts if the array has fewer axes.
+    """
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
-    """Return x with the factors of one more use of its table as an output layer: the product's gradient and the
-    layer's input."""
+    """Return x with the factors of one more use of the table as an output layer.
+
+    The factors are the gradient with respect to the product, and the layer's input.
+    """
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
             f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
@@ -371,9 +375,10 @@ def by_sample(
     absent: bool = False,
     given: tuple[Array, Array] | None = None,
 ) -> PerSample:
-    """Return a lookup's slices with their samples, which lie along an axis of ids. With bags, the last axis is the bag.
+    """Return a lookup's slices with their samples, which are along an axis of ids.
 
-    given, if any, has the sample of each id, and an array with one entry per sample.
+    If `bags`, the last axis of ids is the bag. `given`, if not None, is (the sample of each id, an array with one entry
+    per sample).
     """
     B = s.backend
     if given is not None:
@@ -385,7 +390,7 @@ def by_sample(
 def with_samples(
     s: IndexedSlices, samples: Array, batch: int, padding: int | None = None, *, absent: bool = False
 ) -> PerSample:
-    """Return the gradients of slices and their samples, without padding and absent ids (`slots_that_count`)."""
+    """Return a PerSample of slices and their samples, without padding and absent ids (`slots_that_count`)."""
     rows = s.dense_shape[0]
     if rows is not None and (batch + 1) * rows > LARGEST:  # norms combine a sample and a row into one int64
         raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
@@ -394,7 +399,7 @@ def with_samples(
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """Return the number of samples of all parts, or 0 without parts. Raise ValueError if parts differ in it."""
+    """Return the common number of samples of the parts, or 0 without parts. Raise ValueError if the numbers differ."""
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -404,7 +409,7 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
 
 
 def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
-    """Return the gradient of a table that no sample looked up."""
+    """Return the empty gradient of a table that no sample looked up."""
     empty = empty_slices(B, weights)
     return with_samples(empty, along_axis(B, empty.indices), batch)
 
@@ -412,7 +417,7 @@ def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
 def join(
     B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
 ) -> PerSample | None:
-    """Return the gradient of a table with several lookups and products, in their order, or None without any."""
+    """Return the gradient per sample of a table, joined from its lookups and products, or None if there are none."""
     if products and not parts:
         inputs = products[0].inputs
         parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
@@ -436,8 +441,10 @@ def whole_gradient(
     products: Sequence[ProductUse],
     dense: Sequence[Array] = (),
 ) -> Any:
-    """Return the gradient of a table with several lookups, products and whole uses. It is dense unless all are
-    lookups."""
+    """Return the gradient of a table with several lookups, products and whole uses.
+
+    The gradient is a dense array unless all uses are lookups.
+    """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
         together = no_samples(B, weights, 1)
@@ -463,16 +470,16 @@ def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
 
 # ---------------------------------------------------------------------- norms, clipping
 def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> tuple[T, Array]:
-    """Scale each sample's gradient, over all leaves, down to a norm of at most max_norm, as DP-SGD does.
+    """Scale each sample's gradient down to a norm of at most max_norm over all leaves, as DP-SGD does.
 
     Parameters
     ----------
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         None is kept.
     max_norm : float
-        0 gives zeros, inf changes nothing.
+        With 0 the result is zeros; with inf it is unchanged.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on its sample.
+        The effect of a sample's NaN or infinite norm on that sample.
 
     Returns
     -------
@@ -530,7 +537,7 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
 
 
 def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
-    """Return a leaf with each sample's part multiplied by its factor; zeros where finite is False."""
+    """Return a leaf with each sample's part multiplied by the sample's factor, or zeros where `finite` is False."""
     B = _owner(x)
 
     def scaled(a: Array, steps: Steps, *place: Array) -> Array:
@@ -540,7 +547,7 @@ def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
 
     if not isinstance(x, PerSample):
         return scaled(x, steps)
-    # the clip's factor multiplies x, the smaller factor of a product; zeros replace values in both
+    # the clip's factor multiplies only x, the smaller factor of a product; zeros replace both factors
     whole = finite is None or (E is modes.HOST and finite.all())
     products = tuple(Product(g if whole else scaled(g, []), scaled(inputs, steps)) for g, inputs in x.products)
     return PerSample._trusted(B, (scaled(x.values, steps, x.samples), x.indices, x.samples, products), x.dense_shape)
@@ -551,7 +558,7 @@ def _owner(x: Any) -> Backend:
 
 
 def _lifted(x: Any, limit: Limit) -> Any:
-    """Return a leaf, traced if the limit is."""
+    """Return a leaf; if the limit is traced, return the leaf traced too."""
     if not isinstance(x, PerSample):
         return limit.lift(x)
     return PerSample._trusted(x.backend, (limit.lift(x.values), x.indices, x.samples, x.products), x.dense_shape)
@@ -563,9 +570,9 @@ def _factors(x: PerSample) -> list[Array]:
 
 
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
-    """Return (E, norms, norms): one norm per sample over all leaves.
+    """Return (E, float64 norms, rounded norms), with one norm per sample over all leaves.
 
-    The first norms are arrays of E in float64, the second are those that the user gets.
+    The float64 norms are an array of E; the user gets the rounded norms.
     """
     arrays: list[Array] = []
     measured: list[Matrix] = []
@@ -588,8 +595,10 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays. Its derivative raises an error, because the derivative of a constant would
-    be wrong."""
+    """Return a value computed from arrays, so that differentiating it raises an error.
+
+    If the value were a constant, its derivative would silently be wrong.
+    """
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
@@ -604,9 +613,10 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 
 
 def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
-    """Return the parts of the norms of one table's gradients: distinct rows by sample, and for a tied table the rest.
+    """Return the matrices whose norms make up the norms of one table's gradients per sample.
 
-    values and factors are those of x, or the same as constants.
+    These are the distinct rows grouped by sample, and for a tied table the other rows. `values` and `factors` are those
+    of x, or constants with the same numbers.
     """
     batch, rows, *_ = x.dense_shape
     B, arrays = x.backend, (values, x.indices, x.samples, *factors)
@@ -636,8 +646,8 @@ def _sums_by_key(
 ) -> tuple[Array, Array, Array]:
     """Return (sums, keys, starts) for the distinct rows of each sample, with duplicates summed.
 
-    The key of a row is sample * rows + index; starts has each sample's first key. In traced code, an empty slot has
-    the key after the last one.
+    The key of a row is sample * rows + index; `starts` has each sample's first possible key. In traced code, an empty
+    slot has a key beyond those of all samples.
     """
     dtype = B.dtype(values)
     stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers

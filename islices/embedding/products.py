@@ -1,14 +1,14 @@
-"""The dense part of a tied table's gradient per sample, which an output layer x @ table.T adds. It is stored as
-factors.
+"""The dense part of a tied table's gradient per sample, stored as factors. An output layer x @ table.T adds this part.
 
-Let g be the gradient of the product. The part of sample b is the sum over t of the outer products of g[b, t] and x[b,
-t]. It has the table's shape and rank at most T. No array of this shape is allocated per sample: its rows are formed
-and measured in blocks, in float64.
+Let g be the gradient with respect to the product. The dense part of sample b is the sum over t of the outer products
+of g[b, t] and x[b, t]. It has the table's shape and rank at most T. No array of this shape is allocated per sample:
+blocks of its rows are computed in float64, and their squares are summed.
 
-The host has two shortcuts, and neither lets squares cancel. (Where parts cancel, half of the bits would be lost in
-|S + D|^2 from |S|^2, |D|^2 and their cross term. The same holds for |D|^2 from the factors' Gram matrices.) Rows that
-slices contain too are formed one by one and added to the slices' sums. Where T is less than the width, the triangular
-factor (T, T) of the QR decomposition of x replaces x, which keeps the norm. SPEC clause 14.
+The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
+cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with half of the bits. So would |D|^2 from the factors'
+Gram matrices.) Rows that slices also contain are computed one by one and added to the slices' sums. If T is less than
+the width, the triangular factor (T, T) of the QR decomposition of x replaces x. This does not change the norm. SPEC
+clause 14.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 
-#: the number of float64 elements that are formed at a time
+#: the number of float64 elements that are computed at a time
 BLOCK = 1 << 20
-#: the largest number of blocks of a traced program, which holds each of them
+#: the largest number of blocks in a traced program, which contains the operations of every block
 TRACED_BLOCKS = 64
 
 
 class Product(NamedTuple):
-    """The factors of one product with a table that is an output layer."""
+    """The factors of one use of a table as an output layer, x @ table.T."""
 
-    upstream: Array  # g, the gradient of the product: (B, T, rows)
-    inputs: Array  # x: (B, T, width)
+    upstream: Array  # g, the gradient with respect to the product, shape (B, T, rows)
+    inputs: Array  # x, the input of the output layer, shape (B, T, width)
 
 
 def check_product(
@@ -73,11 +73,10 @@ def host_parts(
     products: Sequence[Array],
     batch: int,
 ) -> tuple[Host, Host]:
-    """Return (named, rest) in float64 on the host: the rows of slices with their dense part added, and the squares of
-    the other rows.
+    """Return (named, rest) in float64: the slices' rows plus their dense part, and the other rows' sums of squares.
 
-    named has shape (k, width), rest (batch,). sums are the distinct rows (k, width) of each sample; samples (ascending)
-    and rows are their places. products are the factors, one pair after the other.
+    `named` has the shape (k, width), `rest` (batch,). `sums` are the distinct rows (k, width) of all samples; `samples`
+    (ascending) and `rows` have the sample and the row number of each. `products` are the factors, pair after pair.
     """
     named = modes.HOST.astype(sums, "float64").copy()
     rest = np.zeros(batch)
@@ -94,8 +93,10 @@ def host_parts(
 
 
 def _narrow(right: Host) -> Host:
-    """Return a factor (T, r) that keeps the norm of left.T @ factor. It has fewer columns if T is less than the
-    width."""
+    """Return a factor (T, r) that replaces `right` in left.T @ right without changing the norm of any row.
+
+    The factor has fewer columns than `right` if T is less than the width.
+    """
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():
         return right
@@ -103,7 +104,7 @@ def _narrow(right: Host) -> Host:
 
 
 def _squares_but(lefts: Sequence[Host], right: Host, known: Host) -> float:
-    """Return the sum of the squares of left.T @ right, without the known rows (ascending)."""
+    """Return the sum of the squares of left.T @ right over all rows except the rows in `known`, which ascend."""
     total, count, (t, width) = 0.0, lefts[0].shape[1], right.shape
     step = max(1, BLOCK // max(1, t + width))
     for start in range(0, count if t else 0, step):
@@ -118,10 +119,10 @@ def _squares_but(lefts: Sequence[Host], right: Host, known: Host) -> float:
 def squares(
     B: Backend, sums: Array, samples: Array, rows_named: Array, products: Sequence[Array], *, batch: int, rows: int
 ) -> Array:
-    """Return the sum of the squares of each sample's gradient, (batch,) in float64, by any backend's primitives.
+    """Return the sum of squares of each sample's gradient, float64 of shape (batch,), computed with the primitives.
 
-    sums are the distinct rows (k, width) of each sample; samples and rows_named (int64) are their places. An empty slot
-    has the sample ``batch``.
+    `sums` are the distinct rows (k, width) of all samples; `samples` and `rows_named` (int64) have the sample and the
+    row number of each. An empty slot has the sample ``batch``.
     """
     width = B.shape(products[1])[2]
     sums = B.astype(sums, "float64")
@@ -141,18 +142,18 @@ def squares(
 
 
 def _step(B: Backend, like: Array, rows: int, per_row: int) -> int:
-    """Return the number of rows of a block, for a number of elements per row."""
+    """Return the number of table rows in a block, where `per_row` elements are computed for each table row."""
     step = max(1, 4 * BLOCK // max(1, per_row))
     return max(step, math.ceil(rows / TRACED_BLOCKS)) if B.is_traced(like) else step
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """Return an integer as an array, because JAX narrows 64-bit numbers in traced code."""
+    """Return an integer as an int64 array, because JAX narrows 64-bit Python numbers in traced code."""
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 
 def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
-    """Return rows start to start + size of the dense part, formed in float64: (b, size, width)."""
+    """Return the rows start to start + size of the dense part, computed in float64, shape (b, size, width)."""
     total = None
     for g, x in zip(products[::2], products[1::2], strict=True):
         b, t, rows = B.shape(g)
@@ -166,7 +167,7 @@ def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Arra
 
 # ---------------------------------------------------------------------- dense arrays
 def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
-    """Return the dense part of all samples together, (rows, width): formed in float64 by blocks, rounded once."""
+    """Return the sum of all samples' dense parts, (rows, width), computed in float64 by blocks and rounded once."""
     together = [B.reshape(x, (1, size_of(B.shape(x)[:2]), B.shape(x)[2])) for x in products]
     rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
     assert rows is not None
@@ -182,7 +183,7 @@ def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
 
 
 def dense_terms(B: Backend, *products: Array, dtype: str) -> Array:
-    """Return the dense part of each sample, (B, rows, width): formed in float64, rounded once."""
+    """Return the dense part of each sample, shape (B, rows, width), computed in float64 and rounded once."""
     rows = B.shape(products[0])[2]
     assert rows is not None
     return B.astype(_block(B, products, 0, rows), dtype)

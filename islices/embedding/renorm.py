@@ -24,16 +24,16 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     ----------
     table : Table, or float array of shape (rows, *row_shape)
     ids : int32 or int64 array of any shape
-        Each row is scaled once, however often it occurs.
+        The rows to scale. A row is scaled once, however often it occurs in ids.
     max_norm : float
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on its row.
+        The effect of a row's NaN or infinite norm on that row.
 
     Returns
     -------
     same type as table
-        Use the return value. JAX arrays and tf.Tensors cannot change, so the result is a copy of the table.
-        Everything else changes in place, unless the call raises. No gradient is recorded.
+        The table with scaled rows; use it instead of the argument. JAX arrays and tf.Tensors cannot change, so the
+        result is a copy. All other tables change in place, unless the call raises. No gradient is recorded.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
 
     Notes
     -----
-    The factor is that of clause 10, exactly max_norm / norm (torch adds 1e-7 to the norm). SPEC clause 12.
+    The factor is exactly max_norm / norm, as in clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
 
     Examples
     --------

@@ -21,17 +21,17 @@ class Table:
     Parameters
     ----------
     weights : float array, shape (rows, *row_shape)
-        Of any framework. It is not copied: a tf.Variable or a torch Parameter stays the same object.
+        An array of any framework. It is not copied: a tf.Variable or a torch Parameter stays the same object.
     padding_idx : int, optional
-        The row that gets no gradient; negative counts from the end.
+        The row that gets no gradient; a negative number counts from the end.
     scale_by_freq : bool
-        True divides each contribution to the gradient by the number of times that its row occurs in its lookup
-        (without padding).
+        True divides each slice of the gradient by the number of times that its row occurs in the lookup (without
+        padding).
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is not a float array of at least one dimension, or padding_idx is not a row. SPEC clause 12.
+        weights is not a float array, is 0-d, or has no row padding_idx. SPEC clause 12.
 
     Notes
     -----
@@ -72,7 +72,7 @@ class Table:
 
     @classmethod
     def _trusted(cls, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> Table:
-        """Return a table of parts that the library made, without checks."""
+        """Return a table with parts that are known to be valid, without checks."""
         self = object.__new__(cls)
         _fill(self, backend, source, padding_idx, scale_by_freq)
         return self

@@ -1,6 +1,7 @@
-"""The function that a transformation of a function returns. Compilers trace into it, so the module has nothing else.
+"""The function that a transformation such as `value_and_grad` returns.
 
-Compilers trace into this function because it calls the user's code. May import: the standard library.
+Compilers trace into this function, because it calls the user's code. So the module contains nothing else. May import:
+the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def transformed(run: Callable[..., Any], fn: Callable[..., Any], *options: Any) -> Callable[..., Any]:
-    """Return ``run(fn, *options, args, kwargs)`` as a function of args and kwargs with fn's name."""
+    """Return a function with the name of `fn` that returns ``run(fn, *options, args, kwargs)`` for its arguments."""
 
     # __module__ is not copied, so that TensorFlow's autograph treats the function as the library's
     @functools.wraps(fn, assigned=("__name__", "__qualname__", "__doc__"), updated=())

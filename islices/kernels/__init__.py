@@ -1,6 +1,6 @@
-"""Compiled kernels on host memory, which have the bits of the host's arithmetic and the speed of memory.
+"""Compiled kernels on host memory: the same bits as NumPy, faster.
 
-This module decides whether kernels run, by `use_kernels` and `set_num_threads`. The core asks `active`. numba (the
+This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. numba (the
 extra ``fast``) is imported when a kernel is first needed. Without numba everything works in NumPy. SPEC clause 20.
 """
 
@@ -22,28 +22,28 @@ from islices.kernels.threads import get_num_threads, set_num_threads
 __all__ = ["active", "get_num_threads", "loaded", "set_num_threads", "use_kernels"]
 
 _wanted: ContextVar[bool] = ContextVar("islices_kernels", default=os.environ.get("ISLICES_KERNELS", "1") != "0")
-#: the module of the operations, once loaded; None without numba
+#: the module `islices.kernels.operations` once it is loaded; None before that, and without numba
 _operations: ModuleType | None = None
 _looked = False
 _lock = Lock()
-#: the number of elements that NumPy computes on, with the same bits, before the slow import of numba
+#: the number of elements that NumPy computes on, with the same bits, before numba's slow import is worth its time
 WORTH = 1 << 22
-#: the number of these elements that are left; 0 if the user has chosen kernels
+#: the number of elements that NumPy still computes on before that import; 0 if the user has chosen kernels
 _unpaid: float = 0 if "ISLICES_KERNELS" in os.environ else WORTH
 
 
 @contextlib.contextmanager
 def use_kernels(on: bool) -> Iterator[None]:
-    """Choose within a ``with`` block whether the host computes by compiled kernels or in NumPy.
+    """Choose, for a ``with`` block, whether the host computes with compiled kernels or with NumPy.
 
     Parameters
     ----------
     on : bool
         True, the default, needs numba: ``pip install "islices[fast]"``. With False, or without numba, the host
-        computes the same bits in NumPy, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to
-        False. Importing numba takes most of a second. By default islices imports it for the first traced call, or
-        once NumPy has computed on 4 million numbers. ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the
-        first call.
+        computes the same bits with NumPy, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to
+        False. Importing numba takes most of a second. By default islices imports numba for the first traced call, or
+        once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1, islices imports
+        numba for the first call.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 
     Notes
     -----
-    The choice belongs to the current context (`contextvars`), like that of `execution`. SPEC clause 20.
+    The choice is local to the current context (`contextvars`), like the choice of `execution`. SPEC clause 20.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 
 
 def active(work: float = math.inf) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are to run on this many elements now, else None."""
+    """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None."""
     global _unpaid
     if not _wanted.get():
         return None
@@ -82,7 +82,10 @@ def active(work: float = math.inf) -> ModuleType | None:
 
 
 def loaded() -> ModuleType | None:
-    """Return `islices.kernels.operations` for small work if it is in use and loaded. Do not import numba."""
+    """Return `islices.kernels.operations` if kernels are in use and already loaded, else None.
+
+    Small work calls this function, which never imports numba.
+    """
     return _operations if _wanted.get() else None
 
 
@@ -91,9 +94,9 @@ def _load() -> ModuleType | None:
     with _lock:
         if not _looked and importlib.util.find_spec("numba") is not None:
             try:
-                if not load_module("numba").config.DISABLE_JIT:  # with it, numba returns plain Python functions
+                if not load_module("numba").config.DISABLE_JIT:  # then numba would return plain Python functions
                     _operations = load_module("islices.kernels.operations")
-            except Exception as error:  # a numba that does not support this NumPy, a missing LLVM ...
+            except Exception as error:  # for example if numba does not support this NumPy, or LLVM is missing
                 warnings.warn(
                     f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2
                 )

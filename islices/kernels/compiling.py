@@ -1,9 +1,10 @@
-"""Compilation of plain functions to machine code, which is stored on disk next to the module or in the user's cache.
+"""Compilation of plain Python functions to machine code.
 
-A kernel is a *template*, a function over arrays, and a signature. A template is a closure. The parts that differ
-between kernels (the widening of a 16-bit float, an optimizer's rule) are in its enclosing scope. Kernels hold no GIL,
-raise nothing and start no threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`,
-`numpy`, `islices.core.locks`, `islices.kernels.expanding`.
+The machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled from a
+*template*, a function of arrays, and a signature of types. A template is a closure. The parts that differ between
+kernels (the widening of a 16-bit float, an optimizer's rule) are variables of its enclosing scope. Kernels release the
+GIL, raise no exceptions and start no threads; `islices.kernels.threads` runs a kernel in several threads. May import:
+`numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from numba.extending import intrinsic
 from islices.core.locks import hold_innermost, without_collector
 from islices.kernels.expanding import code_bytes, enclosed_by, expand
 
-#: a function that calls machine code
+#: a Python function that runs compiled machine code
 Kernel = Callable[..., Any]
 #: the type of a Python int
 INTEGER = types.int64
@@ -36,27 +37,30 @@ INTEGER = types.int64
 #: the number of bytes that must be free to compile or load a kernel
 ROOM = 1 << 26
 
-#: the files that a template depends on; numba checks only the date of one file to see if its cache is valid
+#: the files that a template depends on; numba's cache checks only the date of the file that defines the template
 _PACKAGE = Path(__file__).resolve().parent
 _NAMES = ("core/row_operators.py", "optim/operators.py", "optim/rules.py")
 _BESIDE = tuple(_PACKAGE.parent / name for name in _NAMES)
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit
-#: no GIL, no exceptions, no contraction and no reordering
+#: release the GIL, raise no exceptions, and neither contract nor reorder floating-point operations
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Return a function that is compiled into the kernels that call it.
+    """Return the function in the form that is inlined into the kernels that call it.
 
-    A real call would count the references of each array.
+    A call that is not inlined would count the references of each array argument.
     """
     return _njit(inline="always", **_OPTIONS)(function)
 
 
 def called(function: Any, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
-    """Return a function of numbers for kernels that pass its arguments as a tuple: see `expand`."""
+    """Return the compiled function of numbers with its parameters in the order of `arguments`.
+
+    `expand` describes `arguments` and `constants`. Kernels call the result with an unpacked tuple.
+    """
     return _njit(**_OPTIONS)(expand(function, _inlined, arguments, constants))
 
 
@@ -77,27 +81,27 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, row, column), generate
 
 
-#: prefetch(array, row, column) requests that cache line, which need not exist; nothing waits for it
+#: prefetch(array, row, column) asks the processor to load that element's cache line; the element need not exist
 prefetch: Any = intrinsic(_prefetch)
 
 
 def scalar(dtype: Any) -> Any:
-    """Return the type of a number."""
+    """Return numba's type of a number with a dtype."""
     return numba.from_dtype(np.dtype(dtype))
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return the type of a contiguous array of one axis. With readonly, it accepts read-only arrays too."""
+    """Return numba's type of a contiguous array of one axis. If `readonly`, it accepts read-only arrays too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return the type of a C-ordered array of two axes."""
+    """Return numba's type of a C-ordered array of two axes. If `readonly`, it accepts read-only arrays too."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 
 def tuple_of(kind: Any, count: int) -> Any:
-    """Return the type of a tuple of count items."""
+    """Return numba's type of a tuple of `count` items of one type."""
     return types.UniTuple(kind, count)
 
 
@@ -107,25 +111,28 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 
 def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
-    """Return the template compiled as a C function with an ``address``; more files belong to its fingerprint."""
+    """Return the template compiled as a C function with an ``address``.
+
+    The code is also compiled again when the contents of `sources` change.
+    """
     return _compiled(numba.cfunc, signature, template, *sources)
 
 
 def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sources: Path) -> Any:
     _check_room()
     function = expand(template, _inlined)  # type: ignore[arg-type]
-    # the name under which the machine code is found on disk
+    # numba finds the machine code on disk by this name
     function.__qualname__ = f"{template.__name__}_{fingerprint(template, *sources)}"
-    # no destructor runs while numba's lock is held, since it may wait for a thread that needs the lock
+    # no destructor may run while numba's lock is held: it could wait for a thread that needs the lock
     with without_collector(), global_compiler_lock:
         try:
             return compiler(signature, cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError):  # no folder for the cache, or no space
+        except (RuntimeError, OSError):  # there is no folder for the cache, or no space on the disk
             return compiler(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:
-    """Raise MemoryError if LLVM may lack memory to compile or load a kernel, since LLVM would end the process."""
+    """Raise MemoryError if memory is short for a kernel. Without memory, LLVM would end the process."""
     try:
         mmap.mmap(-1, ROOM).close()
     except OSError:
@@ -135,30 +142,30 @@ def _check_room() -> None:
 
 
 def _inlined(x: Any) -> FunctionType | None:
-    """Return the function that was given to `inline`, from its result."""
+    """Return the function that was passed to `inline` if `x` is a result of `inline`, else None."""
     options = getattr(x, "targetoptions", {})
     return x.py_func if options.get("inline") == "always" else None
 
 
 def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
-    """Return a digest of a template's values, of this version of the kernels, and of further files."""
+    """Return a digest of a template with its enclosed values, of the kernels' source files, and of `sources`."""
     return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
 @cache
 def contents(paths: tuple[Path, ...]) -> bytes:
-    """Return a digest of these files' contents."""
+    """Return a digest of the files' contents, or random bytes if a file cannot be read."""
     digest = hashlib.sha256()
     try:
         for path in paths:
             digest.update(path.read_bytes())
-    except OSError:  # only bytecode, or an archive: no cached code is known to be valid
+    except OSError:  # there is only bytecode, or an archive: nothing shows that cached code is valid
         return os.urandom(32)
     return digest.digest()
 
 
 def _identity(x: Any) -> bytes:
-    """Return bytes that identify a value, or a function with its enclosed variables."""
+    """Return bytes that identify a value; for a function they cover its code and its enclosed variables."""
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()
@@ -167,4 +174,4 @@ def _identity(x: Any) -> bytes:
     return b";".join([code_bytes(function.__code__), *enclosed])
 
 
-hold_innermost(global_compiler_lock)  # a child forked while another thread compiles would wait for it for ever
+hold_innermost(global_compiler_lock)  # a child forked while another thread compiles would wait for the lock for ever

@@ -1,11 +1,11 @@
-"""The inlining of functions into a kernel's source before numba compiles it.
+"""Inlining of functions into a kernel's source before numba compiles the kernel.
 
-numba can do that too (``inline="always"``), but copies a whole scope of its intermediate representation for each
-block. That took a third of a kernel's compilation time. This module rewrites the syntax tree instead. A call becomes
-assignments of its arguments, the function's statements with renamed variables, and its value. numba handles all other
-calls (no source, two returns, nested scopes, a call that may not be evaluated), with the same result. A function in
-an expression is evaluated first, so it must not change variables that the rest of the statement reads. May import:
-`islices.core.locks`.
+numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each
+block. These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. It
+replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
+value. numba handles all other calls, with the same result. These are calls of functions without source, with two
+returns or with nested scopes, and calls that may not be evaluated. A function called in an expression runs before the
+rest of the statement, so it must not change variables that the rest reads. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from islices.core.locks import Lock
 
-#: nodes that have a scope, or whose meaning depends on names: functions with these stay unchanged
+#: nodes that have a scope, or whose meaning depends on names; a function that contains such a node is not inlined
 _SCOPES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,
     ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
@@ -34,7 +34,7 @@ _parsing = Lock()
 
 
 class Definition(NamedTuple):
-    """The contents of a function's source, also of a lambda's."""
+    """The contents of the source of a function or of a lambda."""
 
     name: str
     arguments: tuple[str, ...]
@@ -50,8 +50,8 @@ def expand(
 ) -> FunctionType:
     """Return the function with each call of an inlined function replaced by that function's statements.
 
-    Flags, the names of bools, are evaluated now, and the code that they exclude is dropped. arguments gives the
-    parameters in another order; parameters left out are constants.
+    Names whose value is a bool are flags: branches that a flag excludes are dropped. `arguments`, if given, is the
+    order of the result's parameters. The values of the parameters left out are in `constants`.
     """
     with _parsing:
         definition = _definition(function)
@@ -65,7 +65,7 @@ def expand(
             [], [ast.arg(name) for name in arguments or definition.arguments], None, [], [], None, []
         )
         header = ast.FunctionDef(definition.name, signature, body, [])
-        for node in ast.walk(header):  # line numbers of other files have no meaning in this one
+        for node in ast.walk(header):  # line numbers of other files have no meaning in this file
             if "lineno" in node._attributes:
                 ast.copy_location(node, definition.body[0])
         made: dict[str, Any] = {}
@@ -78,13 +78,13 @@ def expand(
 
 
 def has_source(function: Callable[..., Any]) -> bool:
-    """Return True if a function can be rewritten."""
+    """Return True if a function can be inlined by this module."""
     with _parsing:
         return isinstance(function, FunctionType) and _definition(function) is not None
 
 
 class _Writer:
-    """The state of rewriting a function with local names `own`, such as the global names used so far."""
+    """The state of one rewriting of a function, such as the global names used so far; `own` has the local names."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
@@ -92,7 +92,7 @@ class _Writer:
         self.count = 0
 
     def body(self, definition: Definition, function: FunctionType, given: Mapping[str, ast.expr]) -> list[ast.stmt]:
-        """Return the statements of a function; `given` are the new names of its local names."""
+        """Return the statements of a function with its local names replaced by the expressions in `given`."""
         named = _Names(self, {**vars(builtins), **function.__globals__, **enclosed_by(function)}, given)
         return self.block(named.statements(definition.body))
 
@@ -100,7 +100,7 @@ class _Writer:
         return [out for statement in statements for out in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """Return the statements that replace one statement, with each call in it written out first."""
+        """Return the statements that replace one statement: first the inlined calls, then the statement itself."""
         before: list[ast.stmt] = []
         if isinstance(node, ast.If):
             node.test = self.expression(node.test, before)
@@ -115,7 +115,7 @@ class _Writer:
         return [*before, node]
 
     def expression(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Return the expression without the calls that are written out; their statements are added to `before`."""
+        """Return the expression with inlined calls replaced by their values; add the calls' statements to `before`."""
         if isinstance(node, ast.IfExp | ast.BoolOp) or (isinstance(node, ast.Compare) and len(node.ops) > 1):
             return node  # a part that is not always evaluated stays in place
         for field, value in ast.iter_fields(node):
@@ -130,7 +130,7 @@ class _Writer:
         return node
 
     def call(self, function: FunctionType, node: ast.Call, before: list[ast.stmt]) -> ast.expr:
-        """Return the value of a call, whose statements are added to `before`."""
+        """Return the expression for the value of an inlined call, and add the call's statements to `before`."""
         definition = _definition(function)
         if definition is None or not _ends_once(definition) or len(definition.arguments) != len(node.args):
             return node
@@ -147,7 +147,7 @@ class _Writer:
         return last.value if isinstance(last, ast.Return) and last.value else ast.Constant(None)
 
     def fresh(self, name: str) -> ast.expr:
-        """Return a local name that is not used yet."""
+        """Return an expression that reads a new local name, which begins with `name`."""
         self.count += 1
         while f"{name}__{self.count}" in self.own:
             self.count += 1
@@ -175,11 +175,11 @@ class _Names(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def statements(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
-        """Return statements for the kernel, without those that flags exclude."""
+        """Return the statements with new names, without the branches that flags exclude."""
         return self.generic_visit(ast.Module(copy.deepcopy(nodes), [])).body  # type: ignore[attr-defined, no-any-return]
 
     def visit_If(self, node: Any) -> Any:
-        """Return an ``if`` statement or expression, or the branch that a flag chooses."""
+        """Return an ``if`` statement or expression with new names, or only the branch that a flag chooses."""
         test = self.visit(node.test)
         if isinstance(test, ast.Constant):
             return self.branch(node.body if test.value else node.orelse)
@@ -188,11 +188,11 @@ class _Names(ast.NodeTransformer):
     visit_IfExp = visit_If  # noqa: N815
 
     def branch(self, found: Any) -> Any:
-        """Return a branch, which is a list of statements or one expression, for the kernel."""
+        """Return a branch with new names; a branch is a list of statements or one expression."""
         return self.statements(found) if isinstance(found, list) else self.visit(found)
 
     def visit_BoolOp(self, node: Any) -> ast.expr:
-        """Return an expression by ``not``, ``and`` or ``or``, or its value for flags."""
+        """Return an expression with ``not``, ``and`` or ``or``, or its value if all operands are flags."""
         self.generic_visit(node)
         operands = node.values if isinstance(node, ast.BoolOp) else [node.operand]
         if not all(isinstance(x, ast.Constant) and isinstance(x.value, bool | None) for x in operands):
@@ -202,7 +202,7 @@ class _Names(ast.NodeTransformer):
     visit_UnaryOp = visit_BoolOp  # noqa: N815
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Return a comparison. Evaluate ``x is None`` of a parameter, since no computed value is None."""
+        """Return a comparison with new names, or the value of ``x is None``; no computed value is None."""
         self.generic_visit(node)
         left, op = node.left, node.ops[0]
         if isinstance(left, ast.Name | ast.Constant) and isinstance(op, ast.Is | ast.IsNot):
@@ -211,7 +211,7 @@ class _Names(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
-        """Return a return statement without absent parts of a rule's state."""
+        """Return a return statement without the None items of its tuple, which stand for absent states of a rule."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Tuple):
             node.value.elts = [x for x in node.value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
@@ -219,21 +219,21 @@ class _Names(ast.NodeTransformer):
 
 
 def _stored(name: ast.expr) -> ast.expr:
-    """Return the name as the target of an assignment."""
+    """Return the name as an assignment's target."""
     assert isinstance(name, ast.Name)
     return ast.Name(name.id, ast.Store())
 
 
 def _ends_once(definition: Definition) -> bool:
-    """Return True if there is no return statement, or only the last statement is one."""
+    """Return True if the function has no return statement, or only its last statement is one."""
     returns = [node for statement in definition.body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     return not returns or returns == [definition.body[-1]]
 
 
 def _definition(function: FunctionType) -> Definition | None:
-    """Return the contents of a function's source, if it exists and still matches the function's code.
+    """Return the contents of a function's source, or None if the source is missing or differs from the code.
 
-    The function must have only positional arguments.
+    Return None too if the function has other than positional arguments.
     """
     code = function.__code__
     if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
@@ -247,9 +247,9 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """Map the first line of each function in a file to its contents and the bytes of its code.
+    """Return two dicts from the first lines of a file's functions: to their contents, and to the bytes of their code.
 
-    The contents are None for functions that stay unchanged.
+    The contents are None for functions that this module does not inline.
     """
     found: dict[int, list[Definition | None]] = {}
     compiled: dict[int, list[bytes]] = {}
@@ -287,7 +287,7 @@ def enclosed_by(function: FunctionType) -> dict[str, Any]:
 
 
 def code_bytes(code: CodeType) -> bytes:
-    """Return bytes that identify a function's code, wherever it is defined."""
+    """Return bytes that identify a function's code; they do not depend on the file or the line."""
     constants = [code_bytes(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
     return b"|".join(
         [code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames, *code.co_freevars))]

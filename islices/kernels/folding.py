@@ -1,6 +1,6 @@
 """Sums of the rows with the same index, left to right in order of occurrence (SPEC clause 3).
 
-One thread sums a row, in the memory of the result; 16-bit rows are summed in float32 and rounded once. May import:
+One thread sums each row in the memory of the result; 16-bit rows are summed in float32 and rounded once. May import:
 `numpy`, this folder.
 """
 
@@ -15,20 +15,22 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
-#: the number of slots whose memory is prefetched, and of cache lines of each: rows lie anywhere in memory, and waiting
-#: for each of them cost a quarter of the time
+#: how many slots ahead a row is prefetched, and how many of its cache lines: rows lie anywhere in memory, and without
+#: prefetching a quarter of the time is spent waiting for them
 AHEAD, LINES = 8, 4
 
 
 @cache
 def term_of(dtype: str, *, scaled: bool) -> Any:
-    """Return the function by which other kernels read a stored number."""
+    """Return the function with which other kernels read a stored number."""
     form = FORMATS[dtype]
     load, store, half = form.load, form.store, form.half
 
     def term(x, factor):
-        """Return a stored number in the type of sums. If scaled, multiply it by the factor and round it to the stored
-        type."""
+        """Return a stored number in the dtype of sums.
+
+        If `scaled`, multiply it by the factor first and round the product to the stored dtype.
+        """
         y = load(x)
         if scaled:
             y = load(store(y * factor)) if half else y * factor
@@ -39,11 +41,11 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
 
 @cache
 def add_up(dtype: str, *, scaled: bool = False) -> Any:
-    """Return the function by which other kernels sum rows of values."""
+    """Return the function with which other kernels sum rows of values."""
     line, term = 64 // FORMATS[dtype].stored.itemsize, term_of(dtype, scaled=scaled)
 
     def look_ahead(values, order, k):
-        """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]. The processor loads the rest."""
+        """Prefetch the first cache lines of the row order[k + AHEAD]. The processor loads the rest of the row."""
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
             row = order[later]
@@ -53,14 +55,14 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     fetch = inline(look_ahead)
 
     def add(values, order, begin, end, factor, out, row):
-        """Set out[row] to the sum of the rows order[begin:end] of values, left to right. There is at least one row."""
-        width = np.uint64(values.shape[1])  # unsigned, as every index: else numba checks for negative ones at each step
+        """Set out[row] to the sum of one or more rows of values, those at order[begin:end], added left to right."""
+        width = np.uint64(values.shape[1])  # unsigned like every index: numba checks signed indices at each step
         fetch(values, order, begin)
         p = order[begin]
         for j in range(width):
             out[row, j] = term(values[p, j], factor)
         k = begin + np.uint64(1)
-        while k + np.uint64(3) < end:  # by fours: the sum is read and written once for all four
+        while k + np.uint64(3) < end:  # four rows at a time: the sum is read and written once for all four
             for t in range(k, k + np.uint64(4)):
                 fetch(values, order, t)
             p, q = order[k], order[k + np.uint64(1)]
@@ -86,8 +88,9 @@ def fold_kernel(dtype: str) -> Kernel:
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.half
 
     def fold(values, order, starts, ids, out, first, last):
-        """Set out[ids[r]] to the sum of the rows order[starts[r]:starts[r + 1]] for first <= r < last; without ids
-        set out[r].
+        """Set out[ids[r]] to the sum of the rows of values at order[starts[r]:starts[r + 1]], for first <= r < last.
+
+        If `ids` is empty, set out[r] instead.
         """
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         in_order = len(ids) == 0
@@ -110,10 +113,10 @@ def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
     stored, fold, group = FORMATS[dtype].stored, fold_kernel(dtype), group_kernel(index)
 
     def grouped_sum(values, indices, rows, sums, ids):
-        """Return (count, at, first): the number of distinct indices, and the starts of their sums and ids.
+        """Return (count, at, first): the number of distinct indices, and where the results start in `sums` and `ids`.
 
-        count is -1 if `grouping` returns -1 or an index is not below rows. The starts in sums and ids are aligned as
-        frameworks need them.
+        `count` is -1 if `grouping` returns -1 or an index is not below `rows`. The results start at addresses that are
+        aligned as frameworks require.
         """
         n, width = values.shape
         order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)

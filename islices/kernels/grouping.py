@@ -1,7 +1,7 @@
-"""Groups of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
+"""Grouping of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-The cost follows the slots for any indices. The memory is 24 bytes per slot and the ids. SPEC clauses 3 and 4. May
-import: `numpy`, `islices.kernels.compiling`.
+The cost is proportional to the number of slots for any indices. Memory: 24 bytes per slot, and the distinct indices.
+SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-#: the largest number of bits of one pass: the counts of its digits stay in the first-level cache
+#: the largest number of bits that one pass sorts by; the pass's table of counts fits the first-level cache
 DIGIT = 11
-#: the type of order, starts and other places
+#: the type of order, starts and other arrays of positions
 PLACES = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
-    """Return the number of distinct indices. If some are negative or too large to pack, write nothing and return -1.
+    """Group indices and return the number of distinct ones.
 
-    The arrays are indices (n,), order (n,) uint64, starts (n + 1,) uint64 and ids (n,) of the dtype of indices. order
-    gets the positions, sorted by index and then by position. starts gets the start of each distinct index in order,
-    with n after the last. ids gets the distinct indices, ascending.
+    If an index is negative or too large to pack, write nothing and return -1. The arrays are `indices` (n,), `order`
+    (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. The function writes the positions
+    to `order`, sorted by index and then by position. It writes the start of each distinct index's run in `order` to
+    `starts`, with n after the last start. It writes the distinct indices, ascending, to `ids`.
     """
     n = len(indices)
     if n == 0:
@@ -45,7 +46,7 @@ def _group(indices, order, starts, ids):
     if lowest < 0 or bits + shift > 64:
         return -1
     passes = 0 if ascending else (bits + min(DIGIT, shift) - 1) // min(DIGIT, shift)
-    # the last pass must write into order, so that starts is free afterwards
+    # the last pass must write into order, because starts is overwritten after the sort
     source, target = (order, starts) if passes % 2 == 0 else (starts, order)
     by = np.uint64(shift)
     for i in range(n):
@@ -54,7 +55,7 @@ def _group(indices, order, starts, ids):
         _sort(source, target, n, shift, passes, (bits + passes - 1) // passes)
     mask = (np.uint64(1) << by) - np.uint64(1)
     count = np.uint64(0)
-    last = ~np.uint64(0)  # no index, since indices have one bit less
+    last = ~np.uint64(0)  # differs from every index, since an index has at most 63 bits
     for i in range(n):
         x = order[i]
         index = x >> by
@@ -69,7 +70,11 @@ def _group(indices, order, starts, ids):
 
 
 def _sort_by_digits(source, target, n, shift, passes, width):
-    """Sort the n numbers of source stably by their bits from shift on; the last pass writes into the result."""
+    """Sort the first n numbers of `source` stably by their bits above the lowest `shift` bits.
+
+    Each pass reads one of `source` and `target` and writes the other. `target` has the result if `passes` is odd, and
+    `source` if it is even.
+    """
     size = 1 << width
     mask = np.uint64(size - 1)
     counts = np.zeros((passes, size), np.uint64)
@@ -97,26 +102,26 @@ _sort = inline(_sort_by_digits)
 
 @cache
 def group_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled `_group` for int32 or int64 indices."""
+    """Return `_group` compiled for int32 or int64 indices."""
     return compile_kernel(_group, (vector(dtype, readonly=True), PLACES, PLACES, vector(dtype)))
 
 
 def _placed(positions, order, places):
-    """Set places = positions[order]."""
+    """Write positions[order] to `places`."""
     for i in range(np.uint64(len(order))):
         places[i] = positions[order[i]]
 
 
 @cache
 def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled `_placed` for int32 or int64 positions."""
+    """Return `_placed` compiled for int32 or int64 positions."""
     return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), PLACES))
 
 
 def _runs(segments, starts, named):
-    """Return the number of distinct values in ascending segments, and write the values to named.
+    """Return the number of distinct values in ascending `segments`, and write these values to `named`.
 
-    starts gets the start of each run, with the end after the last.
+    The function writes the start of each run of equal values to `starts`, and the length of `segments` after the last.
     """
     count = np.uint64(0)
     for i in range(np.uint64(len(segments))):
@@ -130,7 +135,7 @@ def _runs(segments, starts, named):
 
 @cache
 def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled `_runs` for int32 or int64 numbers."""
+    """Return `_runs` compiled for int32 or int64 segments."""
     return compile_kernel(_runs, (vector(dtype, readonly=True), PLACES, PLACES))
 
 
@@ -145,5 +150,5 @@ def _bounds(indices):
 
 @cache
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled function from integers to (smallest, largest, True if they strictly ascend)."""
+    """Return the compiled function that maps indices to (smallest, largest, True if they strictly ascend)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))

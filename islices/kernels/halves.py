@@ -1,9 +1,10 @@
-"""Conversions of 16-bit floats, which numba lacks, between bit patterns and float32.
+"""Conversions of 16-bit floats between bit patterns and float32; numba has no 16-bit floats.
 
-There is a pair (load, store) for each type of values. load converts a stored value to the type of computations, and
-store converts it back. store rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents would
-produce subnormal numbers, which some threads flush to zero. These functions produce none. (numba computes on 32-bit
-integers in 64 bits, hence the casts.) May import: `numpy`, `islices.kernels.compiling`.
+Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
+`store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents
+would produce subnormal numbers, which some threads flush to zero. These functions produce no subnormal numbers. They
+contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
+`islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ def _same(x):
 
 
 def _all_if(condition):
-    """Return a mask for a choice: all ones or all zeros. A branch would copy its blocks into each caller."""
+    """Return a bit mask: all ones if the condition is true, else all zeros.
+
+    A mask replaces a branch, because inlining would copy the blocks of a branch into each caller.
+    """
     return np.uint32(np.uint32(0) - np.uint32(condition))
 
 
@@ -53,7 +57,7 @@ def _widen_float16(bits):
 def _round_float16(x):
     bits = np.float32(x).view(np.uint32)
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    # adding one half, whose last place is the smallest subnormal, rounds a small number to a multiple of that
+    # adding 0.5 rounds a small number to a multiple of float16's smallest subnormal, the last place of 0.5 in float32
     small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
     even = (size >> np.uint32(13)) & np.uint32(1)
     normal = np.uint32((size - np.uint32(0x38000000)) + (np.uint32(0xFFF) + even)) >> np.uint32(13)
@@ -66,7 +70,7 @@ def _round_float16(x):
 
 
 class Format(NamedTuple):
-    """The layout of a dtype's values in memory, and their type in computations."""
+    """The dtype of stored values, the dtype of computations on them, and the conversions between the two."""
 
     stored: np.dtype[Any]
     wide: np.dtype[Any]
@@ -75,13 +79,13 @@ class Format(NamedTuple):
 
     @property
     def half(self) -> bool:
-        """True for 16-bit floats."""
+        """True if values are 16-bit floats, so that computations use another dtype than memory."""
         return self.stored != self.wide
 
 
 _SAME = inline(_same)
 _BITS, _SINGLE = np.dtype(np.uint16), np.dtype(np.float32)
-#: dtype -> its format
+#: the name of a dtype -> its format
 FORMATS = {
     "float16": Format(_BITS, _SINGLE, inline(_widen_float16), inline(_round_float16)),
     "bfloat16": Format(_BITS, _SINGLE, inline(_widen_bfloat16), inline(_round_bfloat16)),

@@ -15,14 +15,16 @@ from islices.kernels.halves import FORMATS
 
 @cache
 def scale_kernel(dtype: str, steps: tuple[str, ...]) -> Kernel:
-    """Return the kernel for values of a dtype and one or two steps, "mul" or "div"."""
+    """Return the kernel that applies one or two steps, each "mul" or "div", to values of a dtype."""
     form, wide = FORMATS[dtype], scalar(FORMATS[dtype].wide)
     load, store = form.load, form.store
     over, twice, then_over = steps[0] == "div", len(steps) == 2, steps[-1] == "div"
 
     def scale(x, c, d, out, first, last):
-        """Set out[k] for first <= k < last to x[k] times or over c, then, if twice, times or over d. Each step rounds
-        once."""
+        """Set out[k], for first <= k < last, to x[k] multiplied or divided by c, then by d if there are two steps.
+
+        Each step rounds once.
+        """
         for k in range(np.uint64(first), np.uint64(last)):
             y = load(x[k])
             y = y / c if over else y * c

@@ -1,9 +1,9 @@
-"""The host's operations by compiled kernels. They check arrays, allocate results and divide the work among threads.
+"""The host's operations with compiled kernels: they prepare arrays, allocate results and divide work among threads.
 
-The core calls only this module of the folder (`islices.kernels.active`). Values are (n, *row_shape); 16-bit floats are
-NumPy's float16, or uint16, which means bfloat16. Arrays that are not contiguous, aligned and of this machine's byte
-order are copied first. May import: `numpy`, this folder, `islices.core.dtypes`, `islices.core.host_memory`,
-`islices.optim.formulas`.
+The core gets this module from `islices.kernels.active` and calls no other module of the folder. Values have the shape
+(n, *row_shape). NumPy's float16 has that dtype; bfloat16 has the dtype uint16. An array that is not contiguous, not
+aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder, `islices.core.dtypes`,
+`islices.core.host_memory`, `islices.optim.formulas`.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from islices.kernels.grouping import bounds_kernel, group_kernel, placed_kernel,
 from islices.kernels.multiplying import scale_kernel
 from islices.kernels.repeating import FEWEST, keep_groups, kept_groups
 from islices.kernels.threads import get_num_threads, rouse, run_parts
-from islices.kernels.totals import limbs_of, rounded  # noqa: F401 - the core finds it here
+from islices.kernels.totals import limbs_of, rounded  # noqa: F401 - the core uses `rounded` from this module
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.optim.formulas import Formula
 
 Host = np.ndarray[Any, Any]
-#: (order, ids, starts) of `group`
+#: the result of `group`: (order, ids, starts)
 Groups = tuple[Host, Host, Host]
 
-#: the number of elements from which a second thread pays, which needs a tenth of a millisecond to wake
+#: the number of elements from which a second thread saves time; waking it takes a tenth of a millisecond
 SHARED = 1 << 21
-#: the number of elements below which one call that groups, sums and checks is the fastest
+#: the number of elements below which one compiled call that groups, sums and checks is fastest
 FEW = 1 << 18
-#: the number of slots from which grouping in one thread needs longer than another thread needs to wake
+#: the number of slots from which grouping in one thread takes longer than waking another thread
 ROUSED = 1 << 15
-#: the row numbers for kernels that write row r to place r
+#: the empty row numbers for kernels that write row r of the result in place r
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
-#: a limit that no index reaches
+#: a number of rows that exceeds every index
 _ANY = 2**63 - 1
 #: the number of parts per thread, so that a delayed thread does not delay the others
 PARTS = 4
 
 
-# ---------------------------------------------------------------------- looking at arrays
+# ---------------------------------------------------------------------- preparing arrays
 def _ready(x: Host) -> Host:
     flags = x.flags
     if flags.c_contiguous and flags.aligned and x.dtype.isnative:
@@ -56,7 +56,7 @@ def _ready(x: Host) -> Host:
 
 
 def _rows(values: Host) -> tuple[Host, str]:
-    """Return (values as a matrix for kernels, their dtype)."""
+    """Return values as a matrix for kernels, and the name of their dtype."""
     flags = values.flags
     if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
         values = _ready(values)
@@ -70,19 +70,19 @@ def _rows(values: Host) -> tuple[Host, str]:
 
 
 def _as_values(rows: Host, like: Host) -> Host:
-    """Return a result of kernels in the dtype and row shape of values."""
+    """Return a kernel's result with the dtype and the row shape of `like`."""
     if rows.dtype != like.dtype:
         rows = rows.view(like.dtype.newbyteorder("="))
     return rows if like.ndim == 2 else rows.reshape(len(rows), *like.shape[1:])
 
 
 def _places(ids: Host) -> Host:
-    """Return row numbers, none of them negative, in the type that kernels use for int32 and int64 ids."""
+    """Return int32 or int64 row numbers as uint64, the type that kernels use. No number may be negative."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
-    """Return the smallest and the largest of int32 or int64 numbers, and whether they strictly ascend."""
+    """Return (smallest, largest, True if they strictly ascend) for int32 or int64 indices."""
     flags = indices.flags
     if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
         indices = _ready(indices)
@@ -90,20 +90,20 @@ def bounds(indices: Host) -> tuple[int, int, bool]:
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
-    """Return True if `group` supports indices within [0, rows)."""
+    """Return True if `group` can pack these indices, provided that all lie within [0, rows)."""
     return rows is not None and rows.bit_length() + len(indices).bit_length() <= 64
 
 
 # ---------------------------------------------------------------------- sharing work
 class Task(NamedTuple):
-    """A call work(*given, first, last) over a number of rows, which may be split into any parts."""
+    """Work on `rows` rows: calls of work(*given, first, last), each for a part of the rows."""
 
     work: Callable[..., None]
     given: tuple[Any, ...]
     rows: int
-    #: in elements
+    #: the number of elements to compute on
     size: int
-    #: the first row of a part is a multiple of this
+    #: the first row of every part is a multiple of this number
     multiple: int = 1
     #: the start of each row's slots, if rows differ in their number of slots
     starts: Host | None = None
@@ -112,7 +112,7 @@ class Task(NamedTuple):
 
 
 def run_tasks(tasks: Sequence[Task]) -> None:
-    """Run the tasks, in parts of about equal work, in the set number of threads."""
+    """Run the tasks in `get_num_threads` threads, divided into parts of about equal work."""
     size = 0
     for task in tasks:
         size += task.size
@@ -130,7 +130,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _cuts(task: Task, share: int) -> list[int]:
-    """Return the starts of parts of about share elements, and the end."""
+    """Return the first rows of parts of about `share` elements each, and the number of rows after them."""
     count, number = task.rows, task.size // share
     if number <= 1 or count <= task.multiple:
         return [0, count]
@@ -145,7 +145,7 @@ def _cuts(task: Task, share: int) -> list[int]:
 
 
 def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
-    """Return a task over rows of width elements whose slots begin at starts."""
+    """Return a task over rows of `width` elements; row r has the slots starts[r] to starts[r + 1]."""
     count, slots = len(starts) - 1, int(starts[-1] - starts[0])
     sparse = slots < count
     return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
@@ -153,10 +153,10 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 
 # ---------------------------------------------------------------------- grouping and summing
 def group(indices: Host) -> Groups | None:
-    """Return (order, ids, starts): positions sorted stably by index, the ascending distinct indices, and their runs.
+    """Return (order, ids, starts), or None for indices that are too large to pack.
 
-    starts are the starts of each distinct index's run in order, with the end appended; order and starts are unsigned.
-    Return None for indices that are too large to pack.
+    `order` has the positions, sorted stably by index; `ids` has the distinct indices, ascending. `starts` has the start
+    of each distinct index's run in `order`, and the end of the last run. `order` and `starts` are unsigned.
     """
     n = len(indices)
     if n >= FEWEST and (known := kept_groups(indices)) is not None:
@@ -172,7 +172,7 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """Return the groups of several arrays of indices, computed at the same time."""
+    """Return the groups of each array of indices, as `group` does; several threads share the arrays."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -185,8 +185,10 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
 
 
 def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
-    """Return the groups of several arrays of indices, and keep them for the next call, because a step follows a
-    norm."""
+    """Return the groups of each array of indices, and keep them for the next call of `group`.
+
+    A norm calls this function, because the optimizer's step usually groups the same indices again.
+    """
     if len(indices) == 1 and len(indices[0]) < FEWEST:
         return [group(indices[0])]
     found = list(group_all(indices))
@@ -195,7 +197,7 @@ def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
 
 
 def placed(groups: Groups, positions: Host) -> Groups:
-    """Return the groups of slots whose values lie at positions, none of them negative."""
+    """Return the groups for slots whose values are at `positions`; no position may be negative."""
     (order, ids, starts), positions = groups, _ready(positions)
     places = np.empty(len(order), np.uint64)
     placed_kernel(positions.dtype)(positions, order, places)
@@ -203,8 +205,10 @@ def placed(groups: Groups, positions: Host) -> Groups:
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
-    """Return the sums of a grouping's runs, left to right. Sums of 16-bit values are formed in float32 and rounded
-    once."""
+    """Return the sum of each group's rows of values, added left to right.
+
+    Sums of 16-bit values are computed in float32 and rounded once.
+    """
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
@@ -213,9 +217,9 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
 
 
 def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
-    """Return the sums of the table's rows at ids by ascending segment, left to right. A bag without ids gives zeros.
+    """Return, for each bag, the sum of the table's rows at its ids, added left to right; without ids it is zeros.
 
-    ids and segments are in range.
+    `segments` has the bag of each id, ascending. `ids` and `segments` must be in range.
     """
     rows, name = _rows(table)
     starts, named = np.empty(len(segments) + 1, np.uint64), np.empty(bags, np.uint64)
@@ -229,8 +233,10 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
 
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
-    """Return (sums, ids) of slices in new aligned memory, with ascending ids. Return None if indices may be out of
-    range."""
+    """Return (sums, ids) of slices in new aligned memory, with ascending ids.
+
+    Return None if `loose` (the indices may be out of range), or if the indices cannot be grouped.
+    """
     if loose:
         return None
     if values.size < FEW and len(indices) < ROUSED:
@@ -245,9 +251,9 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 
 
 def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
-    """Return (sums, ids) of slices by one thread and one call, which checks the indices too.
+    """Return (sums, ids) of a few slices, computed by one compiled call that also checks the indices.
 
-    Return None if indices are out of range, or if there are many slices.
+    Return None if an index is out of range, or if there are too many slices.
     """
     matrix, name = _rows(values)
     n, width = matrix.shape
@@ -268,7 +274,10 @@ def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] 
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
-    """Return zeros of a shape with the slices' sums in their rows. Raise IndexError for an index beyond the shape."""
+    """Return a dense array of a shape: each row has the sum of its slices, or zeros.
+
+    Raise IndexError for an index beyond the shape. Return None if `loose`, or if the indices cannot be grouped.
+    """
     groups = None if loose else group(indices)
     if groups is None:
         return None
@@ -284,9 +293,9 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 # ---------------------------------------------------------------------- norms
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
-    """Return the norm of one leaf by one thread and one call. Duplicates are summed if there are indices.
+    """Return the norm of one small leaf, computed by one compiled call. If there are indices, duplicates are summed.
 
-    Return None for many values, for indices that are not grouped, or if the norm is undecided.
+    Return None if there are too many values, if the indices cannot be grouped, or if the norm is undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None
@@ -299,9 +308,9 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 
 
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
-    """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, in the form of `islices.kernels.totals`.
+    """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
 
-    The runs of a leaf (values, order, starts) are summed first. A leaf may also be (values, None, None).
+    A leaf is (values, order, starts), whose duplicates are summed first, or (values, None, None) without duplicates.
     """
     narrow: list[Host] = []
     wide: list[Host] = []
@@ -323,7 +332,7 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
-    """Add a part's squares to bins that no other thread uses now."""
+    """Add the terms of a part to bins that no other thread is using."""
     try:
         bins = free.pop()
     except IndexError:
@@ -334,7 +343,7 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
 
 # ---------------------------------------------------------------------- values times numbers
 def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
-    """Return values multiplied ("mul") or divided ("div") by one or two numbers in order, in new memory."""
+    """Return values in new memory, multiplied ("mul") or divided ("div") by one or two numbers in order."""
     rows, name = _rows(values)
     into, size = empty(values.shape, rows.dtype), rows.size
     (first, c), (last, d) = steps[0], steps[-1]
@@ -349,9 +358,9 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Change the table's rows in place by slices, one after the other.
+    """Apply slices to the table's rows in place, one slice after the other, with the operator `op`.
 
-    ids are in range; the table is writable, contiguous, aligned and of this machine's byte order.
+    The ids must be in range. The table must be writable, contiguous, aligned and in this machine's byte order.
     """
     order, ids, starts = groups
     rows, name = _rows(values)
@@ -368,10 +377,10 @@ def step(
     numbers: Host,
     factor: float | None = None,
 ) -> Task:
-    """Return the task of an optimizer's step, in place, on the table's rows at ids. values are multiplied by the
-    factor.
+    """Return the task of an optimizer's step that updates the table's rows at the groups' ids in place.
 
-    ids are in range; table and state fulfil the conditions for `scatter`'s table.
+    If there is a factor, values are multiplied by it first. The ids must be in range. The table and the states must
+    meet the conditions that `scatter` has for its table.
     """
     order, ids, starts = groups
     rows, gradient = _rows(values)
@@ -387,10 +396,10 @@ def step(
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
 ) -> Task:
-    """Return the task of an optimizer's step, in place, on all rows except the ascending row numbers in skip.
+    """Return the task of an optimizer's step that updates, in place, all rows except those in `skip`, which ascend.
 
-    The gradient is values, of the table's size, or 0. The state has the table's size, and squares are elementwise.
-    table and state fulfil the conditions for `scatter`'s table.
+    The gradient is `values`, an array of the table's size, or 0 if `values` is None. The states have the table's size,
+    and squares are elementwise. The table and the states must meet the conditions that `scatter` has for its table.
     """
     into, name = _rows(table)
     rows, width = into.shape
@@ -400,6 +409,7 @@ def rest_step(
     return Task(rest_kernel(formula, name, gradient), (*arrays, width), rows, rows * width)
 
 
-#: The methods of `islices.backend.Backend` that kernels carry out, by name, on views of host memory, with the method's
-#: arguments. A kernel returns None for arguments that it does not support; NumPy computes then.
+#: The name of a method of `islices.backend.Backend` -> the function of this module that replaces the method on views of
+#: host memory. The function takes the method's arguments and returns None if it does not support them; then NumPy
+#: computes.
 KERNELS: dict[str, Callable[..., Any]] = {"dense_rows": dense_rows, "scaled": scaled, "sum_rows": sum_rows}

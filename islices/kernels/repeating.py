@@ -1,7 +1,7 @@
-"""Groupings that one step needs twice.
+"""A cache of groupings, because one training step needs each of them twice.
 
-A gradient's indices are grouped for its norm, which clips it, and then for the rows that the optimizer changes. The
-second call recognises the indices by their contents, since the arrays may have been replaced or changed. May import:
+A step first groups a gradient's indices to compute the norm for clipping, and then to update the optimizer's rows. The
+second call compares the contents of the indices, since the arrays may have been replaced or changed. May import:
 `numpy`.
 """
 
@@ -16,15 +16,15 @@ Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `islices.kernels.grouping`
 Groups: TypeAlias = tuple[Host, Host, Host]
 
-#: the smallest number of slots of a kept grouping, and the largest number of slots of all kept ones
+#: the smallest number of slots of a kept grouping, and the largest total number of slots of all kept groupings
 FEWEST, MOST = 1 << 12, 1 << 21
 
-#: a few of the indices as the key -> (a copy of all, their groups)
+#: `_key` of the indices -> (a copy of the indices, their groups)
 _kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
 
 
 def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
-    """Keep only the groups of these indices for the next caller."""
+    """Keep the groups of these indices for the next call of `kept_groups`, and drop all groups kept before."""
     kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
     total = 0
     for indices, groups in found:
@@ -36,7 +36,10 @@ def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
 
 
 def kept_groups(indices: Host) -> Groups | None:
-    """Return the groups of indices if they are kept, and forget them, because the caller may give the arrays away."""
+    """Return the kept groups of equal indices, or None if there are none.
+
+    The cache drops the returned groups, because the caller may pass their arrays on to the user.
+    """
     known = _kept
     if not known:
         return None
@@ -44,7 +47,7 @@ def kept_groups(indices: Host) -> Groups | None:
     found = known.get(key)
     if found is None or not np.array_equal(found[0], indices):
         return None
-    return known.pop(key, (None, None))[1]  # None if another thread was faster
+    return known.pop(key, (None, None))[1]  # None if another thread has just taken the groups
 
 
 def _key(indices: Host) -> tuple[Any, ...]:

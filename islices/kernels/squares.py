@@ -1,12 +1,14 @@
-"""Exact sums of squares or of absolute values, which do not depend on the order or the number of threads.
+"""Exact sums of squares or of absolute values; the result does not depend on the order or the number of threads.
 
-A block of numbers is scaled by a power of two to absolute values below 1, and cut at two places below its largest
-term. Added to a large constant, a term shows its upper bits as an integer, exactly; the rest are its lower bits.
-Integers add up in any order. They are added in *bins*, one for each power of two of the blocks, which
-`islices.kernels.totals` combines. A block of numbers of similar size drops nothing. A term of another block drops at
-most 2^-97 of the block's bound. `islices.kernels.totals` knows from the number of these terms whether this can change
-the result. If it can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7. May
-import: `numpy`, this folder.
+A kernel scales a block of numbers by a power of two to absolute values below 1. It cuts each term (a square or an
+absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's upper
+bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The kernel
+adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the bins.
+
+A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
+the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If they can,
+`islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`, this
+folder.
 """
 
 from __future__ import annotations
@@ -22,25 +24,25 @@ from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.totals import CUT, LIMBS, LOWEST, add_bins_kernel, add_number, round_kernel
 
-#: the number of bins: one for each power of two of a number's size, and one for numbers that are not finite
+#: the number of bins: one for each binary exponent of a number, and one for numbers that are not finite
 BINS = {dtype: 2048 if dtype == "float64" else 256 for dtype in FORMATS}
-#: the number of terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits
+#: the number of terms cut at a time; a block fits the first-level cache, and its sums fit 63 bits
 BLOCK = 2048
-#: the constants that, added to a term, make the first and the second cut
+#: the constants whose addition to a term makes the first and the second cut
 FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
-#: the constant that, added to a number below 1, keeps its upper half
+#: the constant whose addition to a number below 1 keeps the upper half of the number's bits
 HALVES = 1.5 * 2.0**26
 
 
 def _cut(term, upper_unit, lower_unit):
-    """Return the term's upper and lower bits as integers, which include the bits of the cutting constants."""
+    """Return the term's upper and lower bits as two integers. Each integer also includes a cutting constant's bits."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
 
 
 def _power_of_two(exponent):
-    """Return 2^exponent, a float64 that is not subnormal."""
+    """Return 2^exponent as a float64. The exponent must not give a subnormal number."""
     return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
 
 
@@ -49,7 +51,10 @@ cut, power_of_two = inline(_cut), inline(_power_of_two)
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel for numbers of a dtype and ord 1 or 2. With exact, it fills limbs instead of bins."""
+    """Return the kernel that sums the terms of an array, for a dtype and a norm's order 1 or 2.
+
+    If `exact`, the kernel adds uncut terms to limbs instead of bins.
+    """
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.half, BINS[dtype]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
@@ -61,7 +66,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     without_sign = bits(np.iinfo(bits).max >> 1)
 
     def largest_and_least(x, row, begin, end):
-        """Return the bits of the largest number's size, and the exponent of the least, where 0 is the largest."""
+        """Return the bits of the largest absolute value, and a lower bound on the exponent of the smallest
+        nonzero one."""
         top, least = zero, most
         for j in range(begin, end):
             size = bits(number(x[row, j]).view(bits) & without_sign)  # type: ignore[operator]
@@ -73,7 +79,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     largest = inline(largest_and_least)
 
     def add_terms(x, row, begin, end, bins):
-        """Add the terms of x[row, begin:end], at most `BLOCK`, to their bin, which has two integers per cut."""
+        """Add the terms of x[row, begin:end], at most `BLOCK` of them, to the bin of their power of two."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(mantissa)
         terms = np.int64(end - begin) * np.int64(3 if drops else 1)
@@ -114,10 +120,10 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             bins[bin, 2] += second >> np.int64(32)
             bins[bin, 3] += second & np.int64(0xFFFFFFFF)
             if bin == 0 and top != 0:
-                bins[bin, 3] += 1  # squares of subnormal numbers may drop all their bits, but are not 0
+                bins[bin, 3] += 1  # the square of a subnormal number may drop all its bits, but is not 0
 
     def add_exactly(x, row, begin, end, parts):
-        """Add the uncut terms of the finite numbers x[row, begin:end] to the limbs of `totals` in parts."""
+        """Add the uncut terms of the finite numbers x[row, begin:end] to the limbs (see `totals`) in `parts`."""
         limbs = parts.reshape(parts.size)
         for j in range(begin, end):
             bits = np.float64(x[row, j]).view(np.int64)
@@ -136,7 +142,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     add_block = inline(add_exactly if exact else add_terms)
 
     def dense(values, first, last, bins):
-        """Add the terms of the numbers first <= k < last of a flat array, shape (1, n), to their bins."""
+        """Add the terms of values[0, first:last] to their bins."""
         widened = np.empty((1, BLOCK if half else 0), np.float32)
         for k in range(first, last, BLOCK):
             end = min(k + BLOCK, last)
@@ -153,13 +159,16 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel for sums of rows of a dtype and ord 1 or 2. exact is as in `dense_kernel`."""
+    """Return the kernel that sums the terms of summed rows, for a dtype and a norm's order 1 or 2.
+
+    `exact` has the same meaning as for `dense_kernel`.
+    """
     stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
-        """Add the terms of the sums of rows first <= r < last, as `folding` makes them, to their bins."""
+        """Sum the slots of each row first <= r < last as `folding` does, and add the terms of the sums to bins."""
         width = np.int64(values.shape[1])
-        # short rows share a block; its start does not depend on first, which is a multiple of their number
+        # short rows share a block of `some` rows; blocks do not depend on first, a multiple of some
         some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
         sums = np.empty((1, width * some), stored)
         rows = sums.reshape((some, width))
@@ -177,15 +186,15 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
-    """Return the kernel for the norm of values of a dtype with int32 or int64 indices and ord 1 or 2."""
+    """Return the kernel that computes a norm of order 1 or 2, for a dtype and int32 or int64 indices."""
     rows, group = rows_kernel(dtype, ord, exact=False), group_kernel(index)
     dense = dense_kernel(dtype, ord, exact=False)
     add_bins, round_sum, count_of_bins = add_bins_kernel(), round_kernel(), BINS[dtype]
 
     def norm(values, indices):
-        """Return the norm of few rows, after summing rows with the same index. Without indices no rows are summed.
+        """Return the norm of a few rows, after summing rows with the same index; without indices, sum no rows.
 
-        Return -1 if `grouping` does so, or if the norm is undecided.
+        Return -1 if `grouping` returns -1, or if the rounding of the norm is undecided.
         """
         n = len(values)
         bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)

@@ -1,10 +1,10 @@
-"""A pool of threads that run one kernel together, since kernels hold no GIL.
+"""A pool of threads that run one kernel together; kernels release the GIL.
 
-numba's threading layers do not suit: one kills forked children, another aborts when two threads call it at once. Here
-the caller works too and waits only for parts that have begun, so a busy pool costs speed but never progress. A forked
-child (a DataLoader's worker) makes a new pool. A framework whose threads would compete with these may lend them
-(`share`). Bits do not depend on the number of threads, since no two parts write the same memory. May import:
-`islices.core.locks`.
+numba's threading layers do not suit: one kills forked children, another aborts when two threads call it at once. In
+this pool the calling thread works too and waits only for parts that have begun. A busy pool therefore makes a call
+slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads
+would compete with the pool's; `share` makes kernels run in the framework's threads instead. Results do not depend on
+the number of threads, since no two parts write the same memory. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 MOST = 2**15 - 1
 
 _lock = Lock()
-#: the number of threads, in memory that machine code reads too; 0 before it is first needed
+#: the number of threads, stored where machine code can read it; 0 before the number is first needed
 _count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
-#: run(work, n): see `share`.
+#: the type of the function run(work, n) that `share` accepts
 Shared = Callable[[Callable[[], None], int], bool]
 _shared: Shared | None = None
-#: returns True if the framework's threads would run work of the caller now
+#: returns True if the framework's threads would now run work for the calling thread
 _serves: Callable[[], bool] | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Set the number of threads that compiled kernels run in, for the whole process.
+    """Set the number of threads in which compiled kernels run, for the whole process.
 
     Parameters
     ----------
     n : int
-        At least 1. The default is the environment variable ISLICES_NUM_THREADS, read when first needed (an invalid one
-        gives a warning). Without it, the default is the number of cores that this process may use.
+        At least 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first use; an invalid
+        value gives a warning. Without the variable, the default is the number of cores that this process may use.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def set_num_threads(n: int) -> None:
     Notes
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
-    kernels that the main thread calls run in torch's threads. They use at most torch.get_num_threads() of them,
-    unless that is 1. SPEC clauses 3 and 20.
+    kernels that the main thread calls run in torch's threads. They use at most torch.get_num_threads() threads,
+    unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
 
     Examples
     --------
@@ -67,10 +67,10 @@ def set_num_threads(n: int) -> None:
     """
     global _pool
     try:
-        if type(n).__name__ in ("bool", "bool_"):  # the latter is NumPy's, which is not imported here
+        if type(n).__name__ in ("bool", "bool_"):  # "bool_" is NumPy's type; this module does not import NumPy
             raise TypeError
         count = operator.index(n)
-    except Exception:  # an array of several, or of floats
+    except Exception:  # for example for an array of several numbers, or of floats
         raise TypeError(f"n: got {type(n).__name__}; accepted is an int >= 1") from None
     if not 1 <= count <= MOST:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
@@ -82,7 +82,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return the number of threads that compiled kernels run in.
+    """Return the number of threads in which compiled kernels run.
 
     Examples
     --------
@@ -105,13 +105,16 @@ def get_num_threads() -> int:
 
 
 def address() -> int:
-    """Return the memory address of the number of threads, 8 bytes, for compiled code that runs without Python."""
+    """Return the memory address of the number of threads, an int64, for compiled code that runs without Python."""
     get_num_threads()
     return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:
-    """Return the number of threads that the environment gives, or None. (Python does not parse very long numbers.)"""
+    """Return the number of threads in an environment variable's text, or None if the text is not a valid number.
+
+    Python raises for the text of a very long number, so the length is checked first.
+    """
     digits = given.lstrip("0")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST)) and int(digits) <= MOST):
         return None
@@ -122,37 +125,37 @@ def cores() -> int:
     """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
+    except AttributeError:  # macOS and Windows lack the function
         return os.cpu_count() or 1
 
 
 def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
-    """Make `run_parts` first try run, which lends a framework's threads.
+    """Make `run_parts` first try `run`, a function that runs work in a framework's threads.
 
-    run(work, n) calls work in up to n threads at once and returns when all have returned. It returns False without a
-    call if it cannot; serves() predicts this.
+    `run(work, n)` calls `work` in up to n threads at once, waits for all calls and returns True. If it cannot, it
+    returns False without calling `work`. `serves()` predicts the result of `run`.
     """
     global _shared, _serves
     _shared, _serves = run, serves
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """Call work(*part) for every part in the set number of threads. work must not raise."""
+    """Call `work(*part)` for every part, in `get_num_threads` threads. `work` must not raise."""
     listed = list(parts)
-    todo = iter(listed)  # shared, so that each part runs once
+    todo = iter(listed)  # all threads share this iterator, so that each part runs once
 
     def all_left() -> None:
         for part in todo:
             work(*part)
 
     threads = min(get_num_threads(), len(listed))
-    with without_collector():  # a destructor that ran in a helper might wait for the caller's thread
+    with without_collector():  # a destructor that ran in another thread might wait for the calling thread
         if _shared is None or threads == 1 or not _shared(all_left, threads):
             _run_in_pool(work, todo, len(listed), threads)
 
 
 def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], count: int, threads: int) -> None:
-    ended = Semaphore(0)  # counts parts, not helpers: a helper without a thread of the pool may still begin
+    ended = Semaphore(0)  # counts parts, not helpers: a helper that waits in the pool's queue may begin later
 
     def some() -> None:
         for part in todo:
@@ -176,16 +179,16 @@ def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], coun
 
 
 def rouse() -> None:
-    """Wake the other threads before the caller has parts for them.
+    """Wake the pool's threads before the calling thread has parts for them.
 
-    A sleeping core takes a tenth of a millisecond to wake. A framework that lends its threads wakes them itself.
+    A sleeping core takes a tenth of a millisecond to wake. A framework wakes the threads that it lends.
     """
     if _serves is not None and _serves():
         return
     for _ in range(get_num_threads() - 1):
         try:
             _workers().submit(int)
-        except RuntimeError:  # as in run_parts
+        except RuntimeError:  # the interpreter is ending, or the pool was just replaced
             return
 
 
@@ -194,7 +197,7 @@ def _workers() -> ThreadPoolExecutor:
     pool = _pool  # read once, since it may be replaced at any moment
     if pool is None:
         with _lock:
-            from concurrent.futures import ThreadPoolExecutor  # its import needs as long as that of all of islices
+            from concurrent.futures import ThreadPoolExecutor  # this import takes as long as `import islices`
 
             pool = _pool = _pool or ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
     return pool

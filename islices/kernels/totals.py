@@ -1,4 +1,4 @@
-"""The sum of bins of exact sums, rounded once to float64 (SPEC clause 7).
+"""The sum of the bins that `islices.kernels.squares` fills, rounded once to float64 (SPEC clause 7).
 
 The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of
 the sum are then rounded, if the dropped parts of terms cannot change the result; otherwise it is undecided. Python's
@@ -18,7 +18,7 @@ import numpy as np
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 
 Host = np.ndarray[Any, Any]
-#: the number of bits below 1 of a term's first cut, and between the two cuts
+#: the number of bits between 1 and a term's first cut, and between the two cuts
 CUT = 48
 #: The exponents of the lowest bit, that of the smallest square of a float64, and of the highest, that of a sum of 2^63
 #: of the largest squares. After the limbs come two flags, for an infinity and for a NaN, and the number of terms that
@@ -31,7 +31,7 @@ LOW = 0xFFFFFFFF
 
 
 def _add_number(x, place, limbs):
-    """Add x times 2^place to limbs. Each limb gets less than 2^33, so there is room for 2^30 numbers."""
+    """Add x times 2^place to limbs. Each call adds less than 2^33 to a limb, so 2^30 calls cannot overflow."""
     k, shift = place >> np.int64(5), place & np.int64(31)
     low = (x & np.int64(LOW)) << shift
     high = (x >> np.int64(32)) << shift
@@ -44,9 +44,9 @@ add_number = inline(_add_number)
 
 
 def _add_bins(bins, ord, limbs):
-    """Add the contents of bins to limbs, shape (LIMBS + 3,).
+    """Add the contents of bins to limbs, an array of shape (LIMBS + 3,).
 
-    `islices.kernels.squares` fills bins, with terms of order 1 or 2.
+    `islices.kernels.squares` fills bins with the terms of a norm of order `ord`, 1 or 2.
     """
     end = np.int64(len(bins)) - np.int64(1)
     bias = np.int64(len(bins)) // np.int64(2) - np.int64(1)
@@ -63,9 +63,9 @@ def _add_bins(bins, ord, limbs):
 
 
 def _round(limbs, ord):
-    """Return the sum in limbs, or its root for squares (ord 2), rounded once.
+    """Return the sum in limbs, or its square root if `ord` is 2, rounded once.
 
-    It is NaN or infinite if a number was, and -1 if undecided. The call changes limbs.
+    The result is NaN or infinite if a summed number was, and -1 if the rounding is undecided. The call changes limbs.
     """
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
@@ -84,7 +84,7 @@ def _round(limbs, ord):
     while limbs[top] >> (bits - np.int64(32) * top):
         bits += np.int64(1)
     excess = max(np.int64(0), bits - np.int64(64))
-    # keep 64 bits, the last set if there are more: a float64 made of them is rounded once
+    # keep the 64 highest bits, and set the last one if a lower bit is set: a float64 made of these is rounded once
     lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
     low = np.uint64(limbs[lowest]) << np.uint64(32) | np.uint64(limbs[lowest - 1])
     kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
@@ -101,14 +101,14 @@ def _round(limbs, ord):
     if more:
         kept |= np.uint64(1)
     number, exponent = np.float64(kept), np.int64(LOWEST) + excess
-    if ord == 2:  # an even exponent, whose half is the root's
+    if ord == 2:  # make the exponent even; half of it is the root's exponent
         odd = exponent & np.int64(1)
         number, exponent = np.sqrt(number * np.float64(1 + odd)), (exponent - odd) >> np.int64(1)
     return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
 def _add_exact(parts, ord, limbs):
-    """Add the exact sums in parts, shape (EXACT, 4), to limbs; `islices.kernels.squares` fills parts."""
+    """Add the exact sums in `parts`, an array of shape (EXACT, 4) that `islices.kernels.squares` fills, to limbs."""
     sums = parts.reshape(parts.size)
     for k in range(LIMBS):
         limbs[k] += sums[k]
@@ -134,7 +134,7 @@ def round_kernel() -> Kernel:
 
 
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
-    """Return the sum of bins of one kind as limbs. It does not depend on how the work was split."""
+    """Return the sum of bins as limbs. The sum does not depend on how the work was split. All bins have one shape."""
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:
         whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)
@@ -144,10 +144,9 @@ def limbs_of(bins: Sequence[Host], ord: int) -> Host:
 
 
 def rounded(limbs: Host, ord: int) -> float | None:
-    """Return the sum in limbs, or its root for squares, rounded once to float64. It is NaN or infinite if a number
-    is.
+    """Return the sum in limbs, or its square root if `ord` is 2, rounded once to float64.
 
-    Return None if the sum is undecided. The call changes limbs.
+    The result is NaN or infinite if a summed number was, and None if the rounding is undecided. The call changes limbs.
     """
     found: float = round_kernel()(limbs, ord)
     return None if found == -1.0 else found

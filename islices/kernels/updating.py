@@ -1,9 +1,9 @@
-"""Changes of a table's rows in place, by slices in order (added, multiplied ...) or by one step of an optimizer.
+"""Updates of a table's rows in place, by a scatter (add, multiply ...) or by one step of an optimizer.
 
-One thread reads, changes and writes a row, with all its contributions at once. The gradient's sum is computed where
-the rule reads it, and never stored. The rules are those of `islices.optim`, on compiled operators. SPEC clauses 15
-and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
-`islices.optim.rules`, `islices.core.row_operators`.
+One thread reads, changes and writes each row, with all slots of the row at once. A step computes the sum of a row's
+gradient immediately before the rule reads it; the sums of all rows are never stored together. The rules are the
+functions of `islices.optim`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`,
+this folder, `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
 
-#: the number of rows whose memory is prefetched, and of cache lines of each
+#: how many rows ahead a row is prefetched, and how many of its cache lines
 AHEAD, LINES = 4, 4
 #: the types of order, starts and ids
 _GROUPS = (vector(np.uint64, readonly=True),) * 3
-#: converts the numbers of an array to a tuple, which stays in registers
+#: converts the numbers of an array to a tuple; a tuple stays in registers
 as_tuple: Any = ndarray.to_fixed_tuple
-#: the parts of a formula that determine the code, and dtypes -> the kernel
+#: (the parts of a formula that determine the code, the dtypes) -> the kernel
 _made: dict[tuple[Any, ...], Kernel] = {}
 
 
 # ---------------------------------------------------------------------- scatter
 @cache
 def scatter_kernel(dtype: str, op: str) -> Kernel:
-    """Return the kernel for a table of a dtype and an operator by name."""
+    """Return the kernel that scatters into a table of a dtype with the operator named `op`."""
     form, operator = FORMATS[dtype], OPERATORS[op]
     change, load, store, wide_type = inline(operator.element), form.load, form.store, form.wide
     half, last_only = form.half, operator.last
 
     def scatter_rows(values, order, starts, ids, table, first, last):
-        """Change table[ids[r]] by rows order[starts[r]:starts[r + 1]] of values, in order, for first <= r < last."""
+        """Apply values[order[starts[r]:starts[r + 1]]] to table[ids[r]], row by row, for first <= r < last."""
         width = np.uint64(values.shape[1])
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         for r in range(first, last):
@@ -79,9 +79,9 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Keep the kernels that a function makes for a formula. Formulas that differ only in their numbers share them."""
+    """Return `make` with a cache of its kernels. Formulas that differ only in their numbers share a kernel."""
 
-    @lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
+    @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
     def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:
         states = tuple((spec.name, spec.per_row) for spec in formula.state)
         flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
@@ -96,7 +96,7 @@ def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 def _states(count: int) -> tuple[Any, Any, Any]:
     """Return functions that read, write and prefetch the states of an element.
 
-    A tuple's length belongs to its type, so each number of states needs its functions.
+    The length of a tuple is part of its compiled type, so each number of states needs separate functions.
     """
     some, two, three = count > 0, count > 1, count > 2
 
@@ -131,7 +131,7 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
-    """Return functions for one element, which compute the rule's gradient and apply the rule after the decay."""
+    """Return two functions of one element: one computes the gradient for the rule, one applies decay and rule."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.half and not formula.raw
@@ -141,7 +141,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     rule = called(bind(formula.rule, operators, inline), arguments, formula.constants)
 
     def follow(g, w, n):
-        """Return the gradient that the rule gets: the rounded sum with its sign and the weight decay."""
+        """Return the gradient for the rule: the rounded sum, negated to maximize, plus coupled weight decay."""
         if rounded:
             g = load(store(g))
         if maximize:
@@ -151,7 +151,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
         return g
 
     def change_element(g, q, w, old, n):
-        """Return an element's weight and state after the rule."""
+        """Return an element's weight and states after decoupled weight decay and the rule."""
         if decoupled_decay:
             w = decoupled(w, n[extra])
         if shrunk_decay:
@@ -170,9 +170,9 @@ def _types(formula: Formula, table: str, gradient: str, *between: Any) -> tuple[
 
 @_per_formula
 def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
-    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
+    """Return the kernel of an optimizer's step on the rows of slices, for the dtypes of the table and the gradient.
 
-    With scaled, the last number is a factor of the values.
+    If `scaled`, the kernel multiplies values by the last of its numbers.
     """
     form, wide_type = FORMATS[table], FORMATS[table].wide.type
     read, write, line = form.load, form.store, 64 // form.stored.itemsize
@@ -183,7 +183,7 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
     def mean_of_row(x, width):
-        """Return the mean of x[0], summed by halves as in `islices.norms.exact.row_sums`, and overwrite x."""
+        """Return the mean of x[0] and overwrite x. The sum is formed by halves as in `islices.norms.exact.row_sums`."""
         zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
         m = width
         rest = x[zero, zero] - x[zero, zero]
@@ -202,9 +202,10 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     row_mean = inline(mean_of_row)
 
     def step(values, order, starts, ids, table, state, numbers, first, last):
-        """Update table[ids[r]] and each state's row by a step on rows order[starts[r]:starts[r + 1]] of values.
+        """Update table[ids[r]] and the states' rows ids[r] by an optimizer's step, for first <= r < last.
 
-        If scaled, these rows are multiplied by the number that follows the rule's numbers.
+        The gradient of a row is the sum of the rows of values at order[starts[r]:starts[r + 1]]. If `scaled`, these
+        rows are first multiplied by the number that follows the rule's numbers.
         """
         width = np.uint64(values.shape[1])
         n = as_tuple(numbers, count)
@@ -245,16 +246,16 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
                 old = held if per_row else states(state, row, j)
                 new = changed(g, q, read(table[row, j]), old, n)
                 table[row, j] = write(new[0])
-                put(state, row, zero if per_row else j, new)  # per row, every element writes the same
+                put(state, row, zero if per_row else j, new)  # a state per row is equal for all elements
 
     return compile_kernel(step, (*_types(formula, table, gradient, *_GROUPS), INTEGER, INTEGER))
 
 
 @_per_formula
 def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
-    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
+    """Return the kernel of an optimizer's step on all rows except some, for the dtypes of the table and the gradient.
 
-    The state has the table's size, and squares are elementwise.
+    The gradient's dtype is "" if there is no gradient. The states have the table's size, and squares are elementwise.
     """
     form, given = FORMATS[table], gradient or table
     load, read, write, wide_type = FORMATS[given].load, form.load, form.store, form.wide.type
@@ -263,15 +264,15 @@ def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
     count, raw, dense = len(formula.names), formula.raw and bool(formula.squares), bool(gradient)
 
     def rest(values, skip, table, state, numbers, width, first, last):
-        """Update rows first <= r < last of table and state, except the ascending rows in skip, by rows of values or
-        by 0.
+        """Update the rows first <= r < last of the table and the states, except the rows in `skip`, which ascend.
 
-        All arrays are flat, (1, rows * width), so that a run of rows is one loop, which vectorizes.
+        The gradient is `values`, or 0 without a gradient. All arrays have the shape (1, rows * width), so that adjacent
+        rows are updated in one loop, which the compiler can vectorize.
         """
         n = as_tuple(numbers, count)
         zero, one = np.uint64(0), np.uint64(1)
         k, end = zero, np.uint64(len(skip))
-        while k < end:  # find the first row of skip that is not below first
+        while k < end:  # find the first row in skip that is not below first
             middle = (k + end) // np.uint64(2)
             if skip[middle] < np.uint64(first):
                 k = middle + one

@@ -1,4 +1,4 @@
-"""Exact norms of gradients, their derivatives, and clipping by them. SPEC clauses 7 to 11.
+"""Exact norms of gradients, derivatives of the norms, and clipping by norms. SPEC clauses 7 to 11.
 
 The clips of optax are public here; the others are names of `islices` itself.
 """

@@ -1,6 +1,6 @@
-"""Clips of gradients: by value, and by norms of the gradient itself.
+"""Clips of gradients by value, and by norms of one gradient.
 
-SPEC clauses 9 to 11. `islices.norms.global_norms` has the clips by the norm of a whole tree.
+SPEC clauses 9 to 11. `islices.norms.global_norms` has the clip by the norm of a whole tree.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     lo, hi : float
-        For sparse gradients lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' type.
+        For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype.
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
         "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The others clip the stored values,
         as those frameworks do.
@@ -114,7 +114,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
-    """Return a bound, limited to the range of values that are integers."""
+    """Return a bound of the values; for integer values, limit it to the range of their dtype."""
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
@@ -130,17 +130,17 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 def clip_by_norm(
     x: T, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down to a norm of at most max_norm. In a tree, scale each leaf by its own norm.
+    """Scale a gradient down to a norm of at most max_norm. In a tree, clip each leaf separately.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        0 gives zeros, inf changes nothing.
+        With 0 the result is zeros; with inf it is unchanged.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
-        element. (0,) clips each column, over the stored rows, since other rows are zeros. None takes one norm of
-        everything.
+        element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. With None
+        there is one norm of all elements.
     semantics : {"islices", "tensorflow", "keras"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -149,8 +149,8 @@ def clip_by_norm(
     Returns
     -------
     same type as x
-        The bits of x if its norm is within max_norm; the result may share memory with x then. With axes, sparse
-        gradients are coalesced; with a framework's semantics, they keep their stored slices.
+        If the norm is within max_norm, the result has the bits of x and may share memory with x. If axes are given,
+        sparse gradients are coalesced; with a framework's semantics, they keep their stored slices.
 
     Raises
     ------
@@ -162,9 +162,9 @@ def clip_by_norm(
 
     Notes
     -----
-    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. The result is
-    differentiable wherever the framework differentiates, also through the norm. Unchanged values have the identity's
-    gradient. SPEC clause 10.
+    Stored values are multiplied by max_norm / norm, which is computed in float64 and rounded once to their dtype. The
+    result is differentiable wherever the framework differentiates, also through the norm. For unchanged values the
+    gradient passes through unchanged. SPEC clause 10.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def clip_by_norm(
 def clip_leaves(
     tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> T:
-    """Clip a tree with these leaves by its total norm."""
+    """Return the tree with its leaves clipped by their total norm."""
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
@@ -200,8 +200,10 @@ def clip_leaves(
 
 
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
-    """Return a function that clips each accepted leaf by a norm. It uses numbers if the norm is known, and arrays
-    under a trace."""
+    """Return a function that clips an accepted leaf by a norm.
+
+    The function scales by numbers if the norm is known, and by arrays under a trace.
+    """
     E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:
@@ -230,7 +232,7 @@ def _unchanged(leaf: Any) -> Any:
 
 
 def _attached(scale: Callable[[Any], Any], total: Total, limit: Limit, over: Array, slack: float, leaf: Any) -> Any:
-    """Return a scaled leaf that is differentiable with respect to the leaf and the norm."""
+    """Return a scaled leaf as a differentiable function of the leaf and the norm."""
     attached, (B, _) = total.attached, parts(leaf)
     scaled = scale(derivatives.constant(B, leaf))
     with B.scope():
@@ -245,7 +247,10 @@ def _attached(scale: Callable[[Any], Any], total: Total, limit: Limit, over: Arr
 def _known_steps(
     norm: float, dtype: str, limit: float, formula: ClipFormula, nonfinite: str
 ) -> list[tuple[str, float]] | None:
-    """Return the factors and divisors of values. Return None for unchanged values, and an empty list for zeros."""
+    """Return the steps ("mul" or "div", number) to apply to values.
+
+    Return None if the values stay unchanged, and an empty list if they become zeros.
+    """
     finite = math.isfinite(norm)
     if formula.wide and finite and norm <= limit:
         return None
@@ -259,7 +264,8 @@ def _known_steps(
 
 
 def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
-    """Multiply and divide a leaf's values by numbers, each rounded to their type; without numbers, return zeros."""
+    """Multiply and divide a leaf's values by numbers, which are rounded to the values' dtype. Without numbers, return
+    zeros."""
     sparse = isinstance(leaf, IndexedSlices)
     B, look = (leaf.backend, native_look(leaf)) if sparse else (get_backend(leaf), None)
     slots = slots_in(leaf) if sparse and look is None else None
@@ -281,7 +287,7 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
 
 # ---------------------------------------------------------------------- by a norm that is traced
 def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Any) -> Any:
-    """Multiply and divide a leaf's values by arrays of E. Return zeros if finite is False."""
+    """Multiply and divide a leaf's values by arrays of E. Return zeros if `finite` is False."""
     B, values = parts(leaf)
     clipped = scale_units(B, values, E, steps, finite, (1,) * len(B.shape(values)))
     if not isinstance(leaf, IndexedSlices):
@@ -298,15 +304,15 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        0 gives zeros, inf changes nothing.
+        With 0 the result is zeros; with inf it is unchanged.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm of a row on that row.
+        The effect of a row's NaN or infinite norm on that row.
 
     Returns
     -------
     same type as x
-        Slices stay uncoalesced if they were, each multiplied by the factor of its row. Rows within max_norm keep their
-        bits. SPEC clause 10.
+        Slices are not coalesced; each is multiplied by the factor of its row. Rows within max_norm keep their bits.
+        SPEC clause 10.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The frameworks' clipping formulas, as data, for a port that must follow its old trajectory.
+"""The frameworks' clipping formulas, as data, for ports that must reproduce the old training run.
 
 A formula maps (norm, max_norm) to steps ("mul" | "div", scalar). The steps are applied to the values in order, and
-each rounds. Formulas use primitives, so they run on NumPy scalars and under a trace. `raw` formulas measure the
-stored values without summing duplicates, as the framework does. SPEC clause 11.
+each rounds. Formulas use primitives, so they run on NumPy scalars and under a trace. `raw` formulas compute the norm
+of the stored values without summing duplicates, as the framework does. SPEC clause 11.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from islices.backend import Array, Backend
 from islices.core.arguments import show
 
-#: The formula of a clip or an optimizer: that of islices, or a framework's. No function has them all.
+#: The name of the formula of a clip or an optimizer: "islices" or a framework. No function accepts all names.
 Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """A clipping formula, steps(E, norm, max_norm) -> Steps. With raw, duplicates are not summed; with wide, norm is
-    float64.
+    """A clipping formula: steps(E, norm, max_norm) returns `Steps`.
 
-    Every formula multiplies by max_norm / (norm + slack) or by 1. Where both are equal, the derivative is the
-    quotient's. The formula of islices (wide) uses that of 1.
+    If `raw`, duplicates are not summed. If `wide`, the norm is float64. Every formula multiplies by
+    max_norm / (norm + slack) or by 1. If the quotient is exactly 1, autograd uses the quotient's derivative; for the
+    formula of islices (`wide`) it uses the derivative of the constant 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -32,9 +32,9 @@ class ClipFormula(NamedTuple):
     slack: float = 0.0
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
-        """Return the kind of each factor in a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
+        """Return the kind of each factor, as numbers of a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
 
-        Values become zeros where the norm is not finite.
+        Where `finite` is given and False, values become zeros.
         """
         zero = E.zeros_like(norm)
         if self.wide:
@@ -45,7 +45,7 @@ class ClipFormula(NamedTuple):
 
 
 def ones(E: Backend, norms: Array) -> Array:
-    """Return 1 for each norm, and NaN for a NaN."""
+    """Return an array with 1 for each norm, or NaN where the norm is NaN."""
     return E.minimum(E.maximum(norms, 1.0), 1.0)
 
 
@@ -56,13 +56,13 @@ def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
     """
     one = ones(E, norm)
     within = E.less_equal(norm, max_norm)
-    # a quotient that is not used is finite too: norm / 1
+    # an unused quotient must be finite too, so there norm is divided by 1
     factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
     return [("mul", E.where(within, one, factor) + (norm - norm))]
 
 
 def _torch(E: Backend, norm: Array, max_norm: float) -> Steps:
-    # torch forms number / tensor as the tensor's reciprocal times the number
+    # torch computes number / tensor as the tensor's reciprocal times the number
     return [("mul", E.minimum(E.div(1.0, norm + 1e-6) * max_norm, 1.0))]
 
 
@@ -81,7 +81,7 @@ def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
 
 def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
     one = ones(E, norm)
-    # "norm < max_norm" is "not (max_norm <= norm)", a NaN norm included in neither
+    # optax tests "norm < max_norm", which is not the negation of "max_norm <= norm" if the norm is NaN
     over = E.less_equal(max_norm, norm)
     return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
 
@@ -93,7 +93,7 @@ def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
 def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
     one = ones(E, norm)
     factor = E.div(max_norm, E.maximum(norm, 1e-6))
-    # "norm < max_norm", so that a NaN in either gives NaN
+    # optax tests "norm < max_norm", so that a NaN in either of the two gives NaN
     within = E.where(E.less_equal(max_norm, norm), factor, one)
     return [("mul", E.where(E.less_equal(norm, max_norm), within, factor))]
 
@@ -115,7 +115,7 @@ BY_NORM: Mapping[str, ClipFormula] = {
     "keras": ClipFormula(_tensorflow_norm, raw=True),  # keras.optimizers.Optimizer(clipnorm=)
 }
 
-#: formulas of the root mean square, in place of the norm
+#: formulas that use the root mean square in place of the norm
 BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "optax": ClipFormula(_optax_rms),  # optax.clip_by_block_rms
@@ -132,7 +132,7 @@ BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": T
 
 
 def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
-    """Return the entry of a preset table, or raise ValueError with the names that the function accepts."""
+    """Return the entry of a table of formulas, or raise ValueError with the names that the function accepts."""
     if not isinstance(semantics, str) or semantics not in table:
         raise ValueError(f"semantics: got {show(semantics)}; {function} has {', '.join(table)}")
     return table[semantics]

@@ -1,16 +1,16 @@
 """Derivatives of norms and of scaled gradients, which autograd uses instead of differentiating the computation.
 
-`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64. Autograd of these steps gives no
-finite gradient at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
-value becomes a function of its inputs (`Backend.with_gradient`). The gradient again consists of primitives and
-attached norms, so derivatives of every order are the formula's. It is formed in the norm's dtype, because JAX without
-x64 has no wider one. SPEC clauses 7 and 10.
+`islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
+gives no finite gradient at 0. So this module computes a norm or a clipped gradient from constants, and then *attaches*
+it. `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of primitives and
+attached norms, so derivatives of every order are those of the formula. The gradient is computed in the norm's dtype,
+because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 
-To attach another norm or scale: describe by a `Member` how the slots of a leaf contribute to norms (`of_leaf` for one
-norm of everything). Pass the norms, shape (k,), to `attach_norms`, and the values scaled by them to `attach_scaled`. A
-norm of another order is one more case of `_direction`. A function is an operation, or a part of one (see
-`islices.core.modes`), if its name starts with an underscore and its first argument is ``B``. May import: the core below
-`islices.norms.norm`.
+To attach another norm or scale, describe with a `Member` how the slots of a leaf contribute to norms. (`of_leaf`
+describes one norm of all elements.) Pass the norms, shape (k,), to `attach_norms`, and the scaled values to
+`attach_scaled`. A norm of another order needs one more case in `_direction`. A function is an operation, or a part of
+one (see `islices.core.modes`), if its name starts with an underscore and its first argument is ``B``. May import: the
+core below `islices.norms.norm`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from islices.norms.exact import as_rows
 class Layout(NamedTuple):
     """The static part of a `Member`: how the slots of a leaf contribute to norms."""
 
-    #: one norm for each distinct row (in a dense array, for each entry along axis 0); False for one of everything
+    #: True: one norm for each distinct row (each entry along axis 0 of a dense array); False: one norm of all elements
     by_row: bool = False
-    summed: bool = False  # duplicates count as their sum
-    rows: int | None = None  # of the table, where there are indices
+    summed: bool = False  # True if duplicates count as their sum
+    rows: int | None = None  # the number of the table's rows, for slices
 
 
 class Member(NamedTuple):
@@ -41,16 +41,16 @@ class Member(NamedTuple):
 
     layout: Layout
     values: Array
-    #: () of a dense array; (indices,) of slices; (indices, groups) if there are several norms: each slot's norm
+    #: () for a dense array; (indices,) for slices; (indices, the position of each slot's norm) if there are many norms
     keys: tuple[Array, ...] = ()
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return an accepted leaf as part of one norm of everything. With raw, duplicates are not summed."""
+    """Return the `Member` of an accepted leaf for one norm of all elements. If `raw`, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout(), leaf)
     layout = Layout(False, not raw and not leaf.coalesced, leaf.dense_shape[0])
-    # indices show duplicates and empty slots
+    # indices are needed only to find duplicates and empty slots
     bare = not layout.summed and not leaf.padded and not modes.is_traced(leaf.backend, leaf.indices)
     return Member(layout, leaf.values, () if bare else (leaf.indices,))
 
@@ -61,7 +61,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an accepted leaf, or an array, as a constant to differentiation."""
+    """Return an accepted leaf, or an array, as a constant, through which no gradient flows."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -82,14 +82,14 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     norms : float32 or float64 array, shape (k,)
         The rounded norms that the user gets, computed from constants.
     members : sequence of Member
-        All leaves of the norms, of one framework.
+        All leaves of the norms; they belong to one framework.
     ord : float
-        1, 2 or inf; 1 and inf only for norms of everything.
+        1, 2 or inf. 1 and inf are supported only for one norm of all elements.
 
     Returns
     -------
     array, shape (k,)
-        The same bits. A stored slot has the gradient of its row's sum, or 0 if the norm is 0. SPEC clause 7.
+        The bits of `norms`. A stored slot gets the gradient of its row's sum, or 0 if the norm is 0. SPEC clause 7.
     """
     layouts = tuple((m.layout, len(m.keys)) for m in members)
 
@@ -129,9 +129,9 @@ def _gradient_of_norms(
 
 
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
-    """Return the derivative of a norm with respect to its elements, 0 where the norm is 0.
+    """Return the derivative of a norm with respect to its elements; where the norm is 0, the derivative is 0.
 
-    For inf it is the derivative of one largest element.
+    For order inf it is the derivative as if only one element had the largest absolute value.
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
@@ -150,7 +150,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return the share of each largest element in the gradient of their common |x|. The shares are equal."""
+    """Return the gradient of a maximum norm divided by the number of elements that have the largest absolute value."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x, Layout(), ()), B.abs(x))
@@ -164,13 +164,13 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
 def attach_scaled(
     backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
 ) -> Array:
-    """Return scaled values that are differentiable with respect to the unscaled values and the norms.
+    """Return scaled values as a differentiable function of the unscaled values and the norms.
 
     Parameters
     ----------
     backend : Backend
     scaled : array of the member's values' dtype and shape
-        Computed from constants.
+        The scaled values, computed from constants.
     member : Member
     norms : array, shape (k,)
         The result of `attach_norms`.
@@ -183,7 +183,7 @@ def attach_scaled(
     Returns
     -------
     array
-        The same bits. SPEC clause 10.
+        The bits of `scaled`. SPEC clause 10.
     """
     gradient = partial(_gradient_of_scaled, layout=member.layout, slack=slack)
     return _attached(backend, scaled, (norms, limit, over, member.values, *member.keys), gradient)
@@ -192,7 +192,7 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return value as a function of arrays with the gradient `gradient(B, upstream, *arrays)`."""
+    """Return a known value as a function of arrays; its gradient is `gradient(B, upstream, *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]
@@ -223,7 +223,7 @@ def _gradient_of_scaled(
     def spread(c: Array) -> Array:
         return _spread(B, c, wide, layout, keys)
 
-    # <upstream, x> / norm, each quotient formed first: no square of a norm overflows
+    # the dot product of upstream and x / norm; x is divided first, so that no square of a norm overflows
     products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), B.zeros_like(wide))
     if keys:
         products = _masked(B, B.as_column(B.in_range(keys[0], layout.rows), wide), products)
@@ -234,20 +234,21 @@ def _gradient_of_scaled(
 
 # ---------------------------------------------------------------------- values limited to a range
 def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
-    """Return values limited to [lo, hi] that are differentiable with respect to the unlimited values.
+    """Return values limited to [lo, hi] as a differentiable function of the unlimited values.
 
     Parameters
     ----------
     backend : Backend
     clamped : array of values' dtype and shape
-        Computed from constants.
+        The limited values, computed from constants.
     values : float array
-    lo, hi : arrays of the type that values are compared in, shape (1,)
+    lo, hi : arrays of shape (1,), in the dtype in which values are compared
 
     Returns
     -------
     array
-        The same bits. A value equal to a bound is within it; a NaN has no gradient. SPEC clause 9.
+        The bits of `clamped`. The gradient passes through a value equal to a bound; a NaN gets no gradient. SPEC
+        clause 9.
     """
 
     return _attached(backend, clamped, (values, lo, hi), _gradient_of_clamped)
@@ -265,10 +266,10 @@ def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: A
 def _distinct(
     B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return (rows, place, valid). rows are the rows that norms cover, in x's dtype, with duplicates summed.
+    """Return (rows, place, valid). `rows` are the rows that norms cover, in x's dtype, with duplicates summed.
 
-    place has the place of each slot among rows; None means that slot k is row k. valid is the mask of slots that are
-    not empty; None means all.
+    `place` has the position of each slot's row in `rows`; None means that slot k has row k. `valid` is the mask of
+    slots that are not empty; None means that no slot is empty.
     """
     if not keys:
         return x, None, None
@@ -294,14 +295,14 @@ def _ones(B: Backend, x: Array) -> Array:
 
 
 def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:
-    """Return the numbers of the norms, (k,), in a shape that broadcasts with the slots of x."""
+    """Return one number per norm, shape (k,), in a shape that broadcasts with the slots of x."""
     if not layout.by_row:
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
 def _gathered(B: Backend, x: Array, layout: Layout, keys: tuple[Array, ...], count: int | None) -> Array:
-    """Return the sums of the slots of x by norm, (k,)."""
+    """Return the sum of the slots of x that belong to each norm, shape (k,)."""
     if not layout.by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))

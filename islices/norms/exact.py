@@ -1,15 +1,15 @@
 """Norms that do not depend on the order of summation.
 
 Frameworks sum in different orders, with different numbers of threads, so that a plain sum of squares differs between
-them in its last bits. Here additions cut every term into a multiple of one large power of two and a rest. The parts
-that share such a unit add up in any order without rounding. Two cuts (more for very many terms) and the sum of the
-rests bound the exact sum closely. It then rounds to one float64, except where it lies next to the midpoint of two.
-There, `_finish` finds the sign of the exact sum minus the midpoint. It reads a few bits of all terms at a time, from
-the highest down, until the sign is certain or no bit is left.
+them in its last bits. This module cuts every term into a multiple of one large power of two (a unit) and a rest. The
+multiples of one unit can be added in any order without rounding. Two cuts (more for very many terms) and the sum of
+the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it lies close to the
+midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the midpoint. It reads a
+few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a float32
-is exact in float64; a float64 is first cut in two halves whose products are exact. In `_finish` the halves are those of
+is exact in float64; a float64 is first cut in two halves whose products are exact. `_finish` cuts the halves as in
 T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
@@ -28,13 +28,13 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.shapes import size_of
 
-#: the largest numbers of terms for which two cuts, and three, leave a rest with an error far below a float64's last bit
+#: the largest numbers of terms for which two cuts, or three cuts, give an error far below a float64's last bit
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
-#: the largest number of terms for which the summed sizes of the rests of two cuts are a small enough bound
+#: the largest number of terms for which the sum of the absolute rests of two cuts is a small enough bound of the error
 FEW_TERMS = 2.0**17
-#: the number of bits that `_finish` reads at a time, a multiple of 4: the sums over 2^40 terms are exact
+#: the number of bits that `_finish` reads at a time, a multiple of 4; sums of 2^40 such terms are exact
 DIGIT = 12
-#: the number that, added to one of size below 2^51, rounds it to a whole number
+#: the number whose addition to and subtraction from a number below 2^51 rounds that number to a whole number
 WHOLE = 1.5 * 2.0**52
 HUGE, TINY = 2.0**400, 2.0**-400
 RESCALE = 2.0**600
@@ -43,15 +43,15 @@ RESCALE = 2.0**600
 class Groups(NamedTuple):
     """Groups of a leaf's rows: the ascending group of each row, and the number of groups."""
 
-    segments: Array  # (k,), of NumPy unless traced; in traced code, a segment equal to number is no group
+    segments: Array  # (k,), a NumPy array unless traced; in traced code, a segment equal to `number` means no group
     number: int
 
 
 class Matrix(NamedTuple):
-    """The numbers of a leaf, of which each row has a norm. The rows of a group count as one."""
+    """The numbers of a leaf as a matrix: each row has a norm, or each group of rows if there are groups."""
 
     B: Backend
-    x: Array  # of floats, shape (k, m)
+    x: Array  # a floating dtype, shape (k, m)
     groups: Groups | None = None
 
 
@@ -60,7 +60,7 @@ Matrices = Sequence[Matrix]
 
 
 def as_rows(B: Backend, values: Array, k: int | None) -> Array:
-    """Return values as a matrix: one row (k = 1), or one row for each entry along axis 0 (k = its length)."""
+    """Return values as a matrix of k rows: one row (k = 1), or one row for each entry along axis 0."""
     shape = B.shape(values)
     inner = shape if k == 1 else shape[1:]
     with B.scope():
@@ -73,20 +73,20 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
     Parameters
     ----------
     leaves : sequence of Matrix
-        All have the same number k of rows, or of groups of rows. There may be no leaf.
+        All leaves have the same number k of rows, or of groups of rows. The sequence may be empty.
     ord : float
         1, 2 or inf.
     ranks : RankSums, optional
-        The ranks that hold further leaves, if any.
+        The ranks that hold further leaves of the same norms.
 
     Returns
     -------
     (Backend, array of shape (k,))
-        A float64 array with the backend for its primitives: `HostBackend` unless a leaf is traced. A row's norm is
-        NaN if the row holds NaN, else infinite if it holds an infinity.
+        The norms, a float64 array, and the array's backend: `HostBackend` unless a leaf is traced. A row's norm is
+        NaN if the row contains NaN, else infinite if the row contains an infinity.
     """
     E = next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
-    if E is modes.HOST:  # once, not by modes.run: conversion to the framework and back costs more than the arithmetic
+    if E is modes.HOST:  # convert once: modes.run would convert each result back, which costs more than the arithmetic
         leaves = [Matrix(*on_host(B, x), groups) for B, x, groups in leaves]
     with E.scope():
         extent = ranks.extent(E) if ranks else extent_of(E, leaves)
@@ -102,49 +102,49 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
 
 
 def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
-    """Return (backend, array): a host view if the host may compute on the array now."""
+    """Return (host backend, host view) if the host may compute on the array now, else the backend and the array."""
     views = modes.host_views(B, (x,)) if B is not modes.HOST else None
     return (B, x) if views is None else (modes.HOST, views[0])
 
 
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
-    """Return `exact_norms` of one array, with one norm per entry along axis 0."""
+    """Return `exact_norms` of one array: one norm for each entry along axis 0."""
     return exact_norms([Matrix(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class RankSums(Protocol):
-    """The ranks that together hold the leaves of one norm, and sums over all ranks (islices.distributed.norms)."""
+    """The ranks that together hold the leaves of a norm, with sums over all ranks (see `islices.distributed.norms`)."""
 
     in_loops: bool  # True if a loop in traced code may call these
 
     def extent(self, E: Backend) -> Extent:
-        """Return `extent_of` all ranks' leaves."""
+        """Return the `Extent` of the leaves of all ranks."""
         ...
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return `sums_of` all ranks' leaves; top is their largest number."""
+        """Return `sums_of` for the leaves of all ranks; `top` has the largest absolute value of each row."""
         ...
 
 
 # ---------------------------------------------------------------------- step by step
 class Extent(NamedTuple):
-    """The facts of all leaves of a norm that decide where terms are cut."""
+    """The facts about all leaves of a norm that decide where terms are cut."""
 
     top: Array  # (k,), the largest |x| of each row, in float64
     count: Any  # a bound above the number of terms of one norm: a number, or an array that broadcasts with top
     wide: bool  # True if a leaf is float64
 
 
-#: Several sums of each row, (k,) each; all but the last are exact.
+#: Several sums for each row, each of shape (k,); all but the last are exact.
 Sums = tuple[Array, ...]
-#: a function of those sums of a leaf's rows: fn(backend, values, units), with the units of each row as columns (k, 1)
+#: a function that computes these sums for a leaf: fn(backend, values, units); each unit is an array (k, 1)
 Part = Callable[[Backend, Array, Sequence[Array]], Sums]
-#: a function of such a function, the units and the number of sums to the sums over all leaves
+#: a function that returns the sums over all leaves: sums(fn, units, number of sums), where fn is a `Part`
 Summing = Callable[[Part, Sequence[Array], int], Sums]
 
 
 def extent_of(E: Backend, leaves: Matrices) -> Extent:
-    """Return the extent of one or more leaves."""
+    """Return the `Extent` of one or more leaves."""
     tops = [_top_of_groups(E, _top(E, B, x), groups) for B, x, groups in leaves]
     top = tops[0]
     for other in tops[1:]:
@@ -159,7 +159,7 @@ def extent_of(E: Backend, leaves: Matrices) -> Extent:
 
 
 def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], number: int) -> Sums:
-    """Return the number of sums that fn forms of the rows of one or more leaves."""
+    """Return the sums that `fn` computes, added over one or more leaves; `number` is the number of sums."""
     parts = [_of_groups(E, *leaf, fn, units, number) for leaf in leaves]
     total = parts[0]
     for part in parts[1:]:
@@ -168,20 +168,20 @@ def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], numb
 
 
 def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
-    """Return the norms of rows from the sums of their leaves, given the extent.
+    """Return the norm of each row, from the extent of the leaves and the function `sums` of their sums.
 
-    Without loops, undecided sums are rounded to either neighbour.
+    If `loops` is False, a sum close to a midpoint may be rounded to either neighbour.
     """
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     scale = one
-    if wide:  # then every leaf is scaled, since all share one sum
+    if wide:  # every leaf is scaled then, since all leaves share one sum
         scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
         scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
     largest = E.round_product(top, scale)
     bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
     size = _power_of_two(E, largest)
-    # adding and subtracting the first unit leaves the coarse part of a term; the others cut finer parts of the rest
+    # adding and subtracting the first unit leaves a term's coarse part; the other units cut finer parts from the rest
     units = [_power_of_two(E, _times(E, bound, count))]
     if isinstance(count, float):
         ratio: Any = 2.0 ** (math.frexp(count)[1] - 53)
@@ -191,12 +191,12 @@ def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: b
     for _ in range(cuts - 1):
         units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
-    # terms that are not rounded products often end at a midpoint, with no rest
+    # sums of terms that are not rounded products often lie exactly at a midpoint, without a rest
     few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
     parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
     if few:
         slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
-    else:  # a bound of the error of the sum of the rests, and of the square of a float64's lower half
+    else:  # bound the error of the sum of the rests, and of the square of a float64's lower half
         slack = _times(E, _times(E, units[-1], count * count) + units[0], 2.0**-104)
     total, off = _rounded(E, parts, slack)
     if loops and (E is not modes.HOST or off.any()):
@@ -208,7 +208,7 @@ def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: b
 
 
 def _cuts(E: Backend, count: Any) -> int:
-    """Return the number of cuts for count terms."""
+    """Return the number of cuts that `count` terms need."""
     if not isinstance(count, float) and E is modes.HOST:
         count = float(count.max())
     known = isinstance(count, float)
@@ -216,7 +216,7 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of a leaf's terms in one norm: a float, or an array of shape (1,) under a trace."""
+    """Return a bound on the number of terms that a leaf adds to one norm: a float, or an array (1,) under a trace."""
     shape = B.shape(x)
     known = shape[1:2] if group is None else shape[:2]
     if all(isinstance(n, int) for n in known):
@@ -236,7 +236,7 @@ def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
 def _of_groups(
     E: Backend, B: Backend, x: Array, group: Groups | None, fn: Part, units: Sequence[Array], number: int
 ) -> Sums:
-    """Return `_of_rows` by group: cut every row at its group's units, and add the rows' sums exactly."""
+    """Return the sums of each group: cut every row at the units of its group, and add the rows' sums exactly."""
     if group is None:
         return _of_rows(E, B, x, fn, units)
     if 0 in B.shape(x) or group.number == 0:
@@ -246,7 +246,7 @@ def _of_groups(
 
 
 def _top(E: Backend, B: Backend, x: Array) -> Array:
-    """Return the largest |x| of each row in float64, as an array of the backend for small arrays."""
+    """Return the largest |x| of each row in float64, as an array of E."""
     with B.scope():
         top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
     return B.to_numpy(top) if E is modes.HOST else top
@@ -256,13 +256,13 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
     columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
     with B.scope():
         if E is modes.HOST and B is not E:
-            columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
+            columns = [B.asarray(u, x) for u in columns]  # not Python numbers, which MXNet parses from text, inexactly
         sums = fn(B, x, columns)
     return tuple(map(B.to_numpy, sums)) if E is modes.HOST else sums
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
-    """Return the sums of the parts of the terms, and the sum of the rests or of their absolute values."""
+    """Return the sums of the terms' parts, and last the sum of the rests, or of the absolute rests if `sizes`."""
     scale, half, *units = columns
     dtype = B.dtype(x)
     sums: list[Array] = []
@@ -300,19 +300,19 @@ def _power_of_two(E: Backend, x: Array) -> Array:
 
 
 def _times(E: Backend, x: Array, c: Any) -> Array:
-    """Return x * c; under a trace, compute it by the adapter.
+    """Return x * c; under a trace, the adapter computes the product.
 
-    JAX 0.7 narrows a Python number in float64 arithmetic there. TensorFlow's graph optimizer moves constant factors
-    to places where they overflow.
+    Under a trace, JAX 0.7 narrows a Python number in float64 arithmetic. TensorFlow's graph optimizer moves constant
+    factors to places where they overflow.
     """
     return x * c if E is modes.HOST else E.round_product(x, c)
 
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the rounded sum of the parts, and the distance to the other float64 that it may round to.
+    """Return (total, off): the rounded sum of the parts, and the distance from it to the other possible float64.
 
-    off is 0 if every sum within slack of the parts' sum rounds to total.
+    `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
     """
     first, second, *more = parts
     total, low = _two_sum(first, second)
@@ -326,7 +326,7 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a + b rounded, and the exact rounding error (Knuth)."""
+    """Return (a + b rounded, its exact rounding error), by Knuth's algorithm."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -341,12 +341,12 @@ def _finish(
     sums: Summing,
     ord: float,
 ) -> Array:
-    """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint.
+    """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint of the two.
 
-    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits per step.
-    The difference of the rounded numbers is a whole number of units, without an error. All roundings together add at
-    most half a unit per term. Once the difference exceeds that, or once nothing is left, its sign is that of the
-    exact difference.
+    Each step rounds the terms and the midpoint to multiples of a unit, a power of two that shrinks by `DIGIT` bits per
+    step. The difference of the rounded numbers is an exact whole number of units. All roundings together change the
+    difference by at most half a unit per term. Once the difference exceeds that error, or once no bit is left, it has
+    the sign of the exact difference.
     """
     first, second = scaling
     zero = off - off
@@ -386,7 +386,7 @@ def _finish(
 
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
-    """Return the sum of the terms' bits at this step in units, and a positive number if any term has lower bits."""
+    """Return the sum of the terms' bits at this step, in units, and a number above 0 if any term has lower bits."""
     first, second, large, near = columns
     sums: list[Array] = []
     for block in B.blocks(x):
@@ -394,7 +394,7 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
         y = B.round_product(B.round_product(wide, first), second)
         size = B.abs(y)
         rest = B.where(B.less_equal(1.0, size), 0.0, B.abs(wide))
-        y = B.where(B.less_equal(size, 2.0**300), y, 0.0)  # larger ones have no bits here
+        y = B.where(B.less_equal(size, 2.0**300), y, 0.0)  # larger numbers have no bits here
         if ord == 2:
             shifted = B.round_product(y, 2.0**27 + 1.0)
             upper = shifted - (shifted - y)
@@ -414,10 +414,12 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
 
 
 def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
-    """Return (digit, rest): x rounded to a whole number minus x rounded to a multiple of 2^DIGIT, and the absolute
-    rest."""
+    """Return (digit, rest) of x. The digit is x rounded to a whole number, minus x rounded to a multiple of 2^DIGIT.
+
+    The rest is the absolute difference of x and the whole number.
+    """
     away = B.where(B.less_equal(x, 0.0), -large, large)
-    x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples
+    x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples of 2^DIGIT
     digit = (x + near) - near
     return digit, B.abs(x - digit)
 

@@ -1,7 +1,7 @@
 """The norm of all gradients of a tree and the clip by it, in one process or over a group of ranks.
 
-`islices.norms.norm` measures and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does both; the
-first group loads it. SPEC clauses 8, 10, 11 and 25. May import: the core.
+`islices.norms.norm` computes the norm and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does
+both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and 25. May import: the core.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
     ord : float
-        The order: 1, 2 or inf. It is the same on every rank of a group.
+        The order of the norm: 1, 2 or inf. All ranks of a group must pass the same order.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient (see `islices.distributed.get_group`). Each rank has a tree, and
-        their structures may differ. In traced code the name of a mapped axis is a group too. None: this tree is the
-        whole gradient.
+        the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None means that
+        this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree's, or like an upper part of it
-        The leaves that are the same on every rank, such as dense gradients after an all-reduce. They count once.
+        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. Such a leaf
+        counts once.
 
     Returns
     -------
     0-d array of the same framework
-        It has the widest leaf's dtype on any rank, at least float32, and is a NumPy array if there is no leaf. With a
-        group, every rank gets the bits of one process that has all leaves. SPEC clauses 8 and 25.
+        The dtype is that of the widest leaf on any rank, at least float32. Without leaves the result is a NumPy array.
+        With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8 and 25.
 
     Raises
     ------
@@ -77,21 +78,22 @@ def clip_by_global_norm(
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
     max_norm : float
-        0 gives zeros, inf changes nothing.
+        With 0 the result is zeros; with inf it is unchanged.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        zeros, momentum and Adam's moments still move rows. To skip a step, pass ``apply=isfinite(norm)`` to
-        `Optimizer.step`.
+        zeros, a step still changes rows through momentum and Adam's moments. To skip a step, pass
+        ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated
-        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its leaves.
+        The same as for `global_norm`: the norm is over the leaves of all ranks, and every rank scales its leaves.
 
     Returns
     -------
     (tree, norm)
-        The clipped tree, with leaves of their given types, and the norm before clipping, as `global_norm` returns it.
-        Leaves may share memory with the given ones (SPEC clause 1), so copy a leaf before you change it in place.
+        The clipped tree, whose leaves have the types that were passed, and the norm before clipping, as `global_norm`
+        returns it. Leaves may share memory with the leaves of the argument (SPEC clause 1), so copy a leaf before you
+        change it in place.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def clip_by_global_norm(
 
     Notes
     -----
-    SPEC clauses 10 and 11, with a group 25. The errors of `global_norm` are raised here too.
+    SPEC clauses 10 and 11; clause 25 for a group. The function also raises the errors of `global_norm`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Limits of clips: a number, or a 0-d array of the framework, which may be traced. No gradient flows to a limit.
 
-A known limit is checked. Traced code cannot raise. `Nonfinite` chooses the effect of a NaN or infinite norm. SPEC
-clause 10. May import: `numpy`, the core below `islices.norms.clip`.
+A limit with a known value is checked; a traced limit is not, since traced code cannot raise. `Nonfinite` chooses the
+effect of a NaN or infinite norm. SPEC clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
-    """A max_norm or a bound: a number, or an array while it is traced."""
+    """The limit of a clip (a max_norm or a bound): a number, or an array if the limit is traced."""
 
     number: Any
     array: Array | None = None
@@ -29,7 +29,7 @@ class Limit(NamedTuple):
     name: str = "max_norm"
 
     def check(self, backend: Backend) -> None:
-        """Raise TypeError if the limit is an array of another framework than the clipped leaf."""
+        """Raise TypeError if the limit is an array of a framework that differs from the clipped leaf's."""
         if self.backend is not None and self.backend is not backend:
             raise TypeError(
                 f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
@@ -37,7 +37,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an accepted leaf. If the limit is traced, the leaf is too, because its clip is unknown."""
+        """Return an accepted leaf; if the limit is traced, return it traced too, because its clip is unknown."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
@@ -50,14 +50,17 @@ class Limit(NamedTuple):
         return with_values(leaf, values)
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """Return the limit for comparison with norms of a dtype in E: a float, or a constant array of shape (1,)."""
+        """Return the limit in a form that E can compare with norms of a dtype.
+
+        The limit is a float, or a constant array of shape (1,).
+        """
         if self.number is not None:
             return self.number
         x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
         return x if self.name in ("lo", "hi") else E.maximum(x, 0.0)  # a NaN stays
 
     def as_array(self, backend: Backend, like: Array) -> Array:
-        """Return the limit in like's dtype, shape (1,)."""
+        """Return the limit as an array of shape (1,) with the dtype of `like`."""
         dtype = backend.dtype(like)
         if self.number is not None:
             return backend.asarray(np.full(1, self.number, dtype), like)
@@ -65,7 +68,7 @@ class Limit(NamedTuple):
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return a limit as it was given, or raise TypeError or ValueError."""
+    """Return max_norm as a `Limit`, or raise TypeError or ValueError."""
     if type(max_norm) is float and max_norm >= 0:  # nearly always
         return Limit(max_norm)
     limit = bound_of(max_norm, name, "a real number >= 0")
@@ -73,14 +76,14 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of clip_by_value unchanged, or raise TypeError."""
+    """Return a bound of `clip_by_value` as a `Limit`, or raise TypeError."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_backend(bound)
     scalar = B is not None and B.is_array(bound) and B.shape(bound) in ((), (1,))
     if B is None or not scalar or B.dtype(bound) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(bound)}; accepted is {accepted}")
-    known = constant(B, bound)  # under jax.grad without jit the number is known
+    known = constant(B, bound)  # jax.grad without jit knows the number
     return Limit(None, bound, B, name) if B.is_traced(known) else Limit(number_of(B, known), name=name)
 
 

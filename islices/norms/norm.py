@@ -1,6 +1,6 @@
 """Norms of gradients, after duplicates have been summed.
 
-`islices.norms.exact` forms the sums; this module chooses their terms and returns the results. SPEC clauses 7 and 8.
+`islices.norms.exact` computes the sums; this module chooses their terms and rounds the norms. SPEC clauses 7 and 8.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import Matrices, Matrix, array_row_norms, as_rows, exact_norms
 
 T = TypeVar("T")
-#: the orders of norms
+#: the supported orders of norms
 EXACT = (1.0, 2.0, float("inf"))
 #: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
 Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
-    """Return the norm of a gradient, seen as one vector.
+    """Return the norm of all elements of a gradient, taken as one vector.
 
     Parameters
     ----------
     x : sparse gradient or dense array
-        Of a floating dtype.
+        The dtype must be floating.
     ord : float
-        The order: 1, 2 or inf.
+        The order of the norm: 1, 2 or inf.
 
     Returns
     -------
     0-d array of the same framework
-        float32, or float64 for float64 input. For MXNet, whose NDArray has no 0-d arithmetic, the shape is (1,).
+        The dtype is float64 for float64 input, else float32. For MXNet, whose NDArray has no 0-d arithmetic, the
+        shape is (1,).
 
     Raises
     ------
@@ -83,14 +84,14 @@ def check_order(ord: Any, argument: str) -> float:
 
 
 class Leaf(NamedTuple):
-    """A leaf of a tree: the caller's object, and the object that the library computes on."""
+    """A leaf of a tree: the object that the user passed, and the object that the library computes on."""
 
     given: Any
     accepted: Any
 
 
 def accept_leaves(tree: Any, argument: str) -> list[Leaf | None]:
-    """Return the leaves of a tree in order, including None."""
+    """Return the leaves of a tree in order, accepted as `Leaf`; a leaf that is None stays None."""
     leaves: list[Leaf | None] = []
     for x in flatten(tree, argument):
         leaves.append(None if x is None else Leaf(x, accept(x, argument)))
@@ -98,7 +99,7 @@ def accept_leaves(tree: Any, argument: str) -> list[Leaf | None]:
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
-    """Return the accepted leaves; raise TypeError if frameworks are mixed."""
+    """Return the accepted leaves without None; raise TypeError if they belong to different frameworks."""
     accepted, backends = [], []
     for leaf in filter(None, leaves):
         accepted.append(leaf.accepted)
@@ -111,7 +112,7 @@ def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
 
 
 def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
-    """Raise TypeError if the backends differ."""
+    """Raise TypeError if the leaves of an argument have different backends."""
     names = {B.name for B in backends}
     if len(names) > 1:
         raise TypeError(
@@ -120,30 +121,30 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 
 
 class Total(NamedTuple):
-    """The norm of some leaves, measured before anything is clipped.
+    """The norm of some leaves before clipping.
 
-    A clip decides by `exact`, gradients pass through `attached`, and the user gets `given`.
+    A clip compares `exact` with its limit, gradients flow through `attached`, and the user gets `given`.
     """
 
-    E: Backend  # computes on exact: `islices.core.modes.HOST` where the norm is known, else the backend that traces
-    exact: Array  # in float64, shape (1,), a constant to differentiation
-    dtype: str  # of given, by clause 8
-    given: Any  # rounded to dtype, an array of the leaves' framework without dimensions
-    attached: Array | None = None  # given, shape (1,), as a function of the leaves; None where no gradient is recorded
+    E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
+    exact: Array  # the norm in float64, shape (1,), a constant in differentiation
+    dtype: str  # the dtype of `given`, by clause 8
+    given: Any  # the norm rounded to dtype, a 0-d array of the leaves' framework
+    attached: Array | None = None  # `given` as a function of the leaves, shape (1,); None if no gradient is recorded
 
 
 class Seen(NamedTuple):
-    """An accepted float leaf with the facts about its arrays."""
+    """An accepted leaf of a floating dtype, with the facts about its arrays."""
 
     leaf: Any
     B: Backend
     values: Array
     dtype: str
-    views: list[Host] | None  # of its arrays, if the host may compute on them now
+    views: list[Host] | None  # host views of the leaf's arrays, if the host may compute on them now
 
 
 def look_at(leaf: Any) -> Seen:
-    """Return the facts about a leaf before it is measured. Raise TypeError for integers, whose norm is not defined."""
+    """Return the facts about a leaf. Raise TypeError for integers, whose norm is not defined."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = native_look(leaf) if sparse else None
@@ -155,14 +156,14 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all leaves together. With raw, duplicates are not summed."""
+    """Return the norm of all leaves together. If `raw`, duplicates are not summed."""
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
     found, attach = [], False
     for leaf in leaves:
         seen = look_at(leaf)
-        # arrays that the host may compute on are neither traced nor recorded
+        # an array that the host may compute on is not traced and has no recorded gradient
         attach = attach or (seen.views is None and derivatives.requests(seen.B, seen.values))
         found.append(seen)
     if attach:
@@ -179,9 +180,9 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 
 
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
-    """Return (E, norm, dtype). norm is the float64 norm of all leaves together, of shape (1,), on the backend E.
+    """Return (E, norm, dtype): the norm of all leaves together, a float64 array of the backend E with shape (1,).
 
-    The user gets the norm in dtype.
+    `dtype` is the dtype in which the user gets the norm.
     """
     dtype = "float32"
     for seen in found:
@@ -203,7 +204,7 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
 
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
-    """Return the kernels that form the norm of leaves on the host, or None."""
+    """Return `islices.kernels.operations` if kernels compute the norm of these leaves on the host, else None."""
     work = 0
     for seen in found:
         if seen.views is None or ord == EXACT[2]:
@@ -213,7 +214,7 @@ def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
-    """Return the norm of leaves on the host in float64. The leaves are already grouped for kernels."""
+    """Return the float64 norm of leaves on the host, which `_grouped` has grouped for kernels."""
     exact: float | None = compiled.rounded(compiled.limbs(leaves, ord), ord)
     if exact is not None:
         return exact
@@ -225,7 +226,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
-    """Return the norm in traced code if the framework can call a compiled kernel there."""
+    """Return (backend, norm) if leaves are traced and the framework can call a compiled kernel, else None."""
     B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
     if B is None:
         return None
@@ -240,7 +241,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return a leaf as its stored slots without a factor, and without indices if there are no duplicates to sum."""
+    """Return the stored slots of a leaf with their factor applied; omit indices if no duplicates are to be summed."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
@@ -251,19 +252,19 @@ def _slots(seen: Seen, raw: bool) -> Slots:
 
 
 def _summed(B: Backend, x: Slots) -> Array:
-    """Return the numbers of a leaf, with duplicates summed."""
+    """Return the values of slots, with duplicates summed if the slots have indices."""
     if x.indices is None:
         return x.values
     return coalesce_slices(slices_of(B, x)).values
 
 
 def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
-    """Return each leaf's numbers as a matrix of one row for `islices.norms.exact`. Duplicates are summed unless raw."""
+    """Return each leaf's numbers as a matrix of one row, for `islices.norms.exact`. Sum duplicates unless `raw`."""
     flat = []
     traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
     for seen in found:
         B, leaf = seen.B, seen.leaf
-        if seen.views is not None and not traced:  # these sums are internal: they need not return to the framework
+        if seen.views is not None and not traced:  # these sums are internal: they stay on the host
             B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
             leaf = (without_padding(leaf) if raw else coalesce_slices(leaf)).values
@@ -272,7 +273,7 @@ def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
 
 
 def _over(leaf: Any, views: list[Host]) -> Any:
-    """Return the leaf over the views of its arrays."""
+    """Return the leaf with host views in place of its arrays."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
     values: Any = views[0]
@@ -287,7 +288,7 @@ def _over(leaf: Any, views: list[Host]) -> Any:
 def _stored(seen: Seen, raw: bool) -> Stored:
     """Return (values, indices, positions) of a leaf on the host.
 
-    indices is None if nothing is to be summed, positions if each slot has a row of values.
+    `indices` is None if no duplicates are to be summed. `positions` is None if slot k has row k of values.
     """
     leaf, views = seen.leaf, seen.views
     assert views is not None, "the host may compute on it"
@@ -303,9 +304,9 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 
 
 def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
-    """Return (values, order, starts) of leaves on the host, for kernels that sum duplicates.
+    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates.
 
-    order and starts are None if nothing is to be summed. Return None for indices that the kernels do not group.
+    `order` and `starts` are None if no duplicates are to be summed. Return None if kernels cannot group the indices.
     """
     named = []
     for _, indices, _ in stored:
@@ -327,9 +328,9 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return the sum and the number of a norm's terms, with the sum in the form of `islices.kernels.totals`.
+    """Return (sum of a norm's terms, number of terms); the sum is limbs of `islices.kernels.totals`.
 
-    Return None if kernels do not form the sum.
+    Return None if kernels do not compute the sum.
     """
     found = [look_at(leaf) for leaf in leaves]
     compiled = _kernels_on(found, ord)
@@ -343,15 +344,15 @@ def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, in
 
 
 def check_float(B: Backend, values: Array) -> None:
-    """Raise TypeError for integers, whose norm is not defined here."""
+    """Raise TypeError for integer values, whose norm is not defined."""
     if B.dtype(values) not in FLOATS:
         raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return the norm as the user gets it: a scalar of the leaves' framework on their device.
+    """Return the norm for the user: a scalar of the leaves' framework on their device.
 
-    Without leaves it is NumPy's.
+    Without leaves it is a NumPy scalar.
     """
     if E is not modes.HOST:
         with E.scope():
@@ -369,37 +370,37 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
 
 
 def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
-    """Return float64 norms, arrays of E, as B's arrays of a dtype."""
+    """Convert float64 norms, an array of E, to an array of B with a dtype."""
     with E.scope():
         rounded = E.astype(norms, dtype)
     return B.asarray(rounded, like) if E is modes.HOST else rounded
 
 
 def norm_dtype(leaves: Sequence[Any]) -> str:
-    """Return float64 if a leaf has it, else float32 (SPEC clause 8)."""
+    """Return "float64" if a leaf has that dtype, else "float32" (SPEC clause 8)."""
     return "float64" if any(B.dtype(v) == "float64" for B, v in map(parts, leaves)) else "float32"
 
 
 def row_norms(x: Any, *, ord: float = 2.0) -> Any:
-    """Return the norm of each row of a gradient, as a gradient of 0-d rows.
+    """Return the norm of each row of a gradient, in the form of a gradient with one number per row.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Of a floating dtype. Duplicates are summed first.
+        The dtype must be floating. Duplicates are summed first.
     ord : {2, 1, inf}
-        Order of the norm.
+        The order of the norm.
 
     Returns
     -------
     structure of x
-        The shape is (rows,), the dtype float64 for float64 and else float32. A sparse gradient gives coalesced slices
-        with the norms of its rows; a dense array gives a dense array.
+        The shape is (rows,). The dtype is float64 for float64 input, else float32. For a sparse gradient the result is
+        coalesced slices with the norms of its rows; for a dense array it is a dense array.
 
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. While a gradient is recorded, only 2 is accepted.
+        x holds integers or is 0-d, or ord is not accepted. While a gradient is recorded, ord must be 2.
 
     Notes
     -----
@@ -439,14 +440,14 @@ def top_k_rows(x: T, k: int) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        Of a floating dtype. Duplicates are summed first; each leaf keeps its k rows.
+        The dtype must be floating. Duplicates are summed first; each leaf keeps its k rows.
     k : int
-        Not negative. A gradient of fewer rows keeps them all.
+        Not negative. A gradient with fewer than k rows keeps all of them.
 
     Returns
     -------
     same type as x
-        Coalesced. Under jax.jit the result has min(k, slots) slots.
+        The result is coalesced. Under jax.jit it has min(k, slots) slots.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Clips by a measure of a gradient's dense array: of its units or of all elements.
+"""Clips by a measure of a gradient's dense array: the norms of its units, or the root mean square of all elements.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
 clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
@@ -60,7 +60,7 @@ def clip_by_block_rms(
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
-        0 gives zeros, inf changes nothing.
+        With 0 the result is zeros; with inf it is unchanged.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -71,7 +71,7 @@ def clip_by_block_rms(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. A coalesced one within threshold is returned itself.
+        Sparse gradients are coalesced. A coalesced gradient within threshold is returned itself.
 
     Raises
     ------
@@ -128,11 +128,11 @@ def adaptive_grad_clip(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     params : Table or dense array for each leaf of x, in the same structure
-        Of the leaf's framework and shape.
+        It has the framework and the shape of its leaf.
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float
-        Norms of parameters count as at least eps, so that parameters of zeros can move.
+        Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
         The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's. It reduces all
         axes of a vector, even if further axes of length 1 surround it. For two and three dimensions it reduces axis
@@ -145,7 +145,7 @@ def adaptive_grad_clip(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. A coalesced one without a changed unit is returned itself.
+        Sparse gradients are coalesced. A coalesced gradient without a changed unit is returned itself.
 
     Raises
     ------
@@ -156,10 +156,10 @@ def adaptive_grad_clip(
 
     Notes
     -----
-    If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time
-    follows the table then, but not memory on the CPU. For other axes, only the rows that x contains are read. The norms
-    of params are constants to autograd. SPEC clause 10. Brock et al., "High-performance large-scale image recognition
-    without normalization", 2021.
+    If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
+    then proportional to the table's size; memory on the CPU is not. For other axes, only the rows that x contains are
+    read. Autograd treats the norms of params as constants. SPEC clause 10. Brock et al., "High-performance large-scale
+    image recognition without normalization", 2021.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def adaptive_grad_clip(
 
 
 def unit_axes(shape: Shape) -> tuple[int, ...]:
-    """Return the axes that optax reduces for the units of parameters of a shape."""
+    """Return the axes that optax's norms reduce for parameters of a shape."""
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(rank))
@@ -204,7 +204,7 @@ def unit_axes(shape: Shape) -> tuple[int, ...]:
 
 
 def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
-    """Return the parameters of each leaf of x, and None for None."""
+    """Return the parameters of each leaf of x, and None for a leaf that is None."""
     try:
         given = aligned(x, params)
     except (TypeError, KeyError, ValueError):
@@ -227,10 +227,10 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 
 # ---------------------------------------------------------------------- units
 class Units(NamedTuple):
-    """The parts of an array that each norm along some axes covers."""
+    """The units of an array: the parts that norms along some axes cover."""
 
-    shape: Shape  # of the array; None for an unknown number of rows
-    axes: tuple[int, ...]  # the reduced ones, ascending
+    shape: Shape  # the array's shape; None for an unknown number of rows
+    axes: tuple[int, ...]  # the reduced axes, ascending
 
     @property
     def sizes(self) -> Shape:
@@ -244,15 +244,15 @@ class Units(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axes, first those that are kept."""
+        """The array's axes, with the kept axes before the reduced ones."""
         return (*(k for k in range(len(self.shape)) if k not in self.axes), *self.axes)
 
     def of(self, B: Backend, x: Array) -> Array:
-        """Return x as a matrix (units, elements)."""
+        """Return an array of this shape as a matrix with one row per unit."""
         return B.reshape(self._permuted(B, x, self.order), self.matrix)
 
     def back(self, B: Backend, x: Array) -> Array:
-        """Return the matrix as the array."""
+        """Return the array whose matrix of units is x; the inverse of `of`."""
         x = B.reshape(x, tuple(self.shape[k] for k in self.order))
         return self._permuted(B, x, tuple(int(k) for k in np.argsort(self.order)))
 
@@ -261,8 +261,10 @@ class Units(NamedTuple):
 
 
 def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
-    """Return the axes of an array of that rank in ascending order. axes is an int or several; negative ones count
-    from the end."""
+    """Return axes in ascending order, for an array with `rank` dimensions; raise if an axis does not exist.
+
+    `axes` is an int or several ints; negative axes count from the end.
+    """
     if isinstance(axes, np.ndarray) and axes.dtype.kind in "iu":
         axes = axes.tolist()
     given = axes if isinstance(axes, (list, tuple)) else [axes]
@@ -280,7 +282,7 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
 
 
 def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
-    """Return the units of an array of that shape if norms reduce these axes."""
+    """Return the units of an array with a shape, for norms that reduce these axes."""
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
     return Units(tuple(shape), tuple(axes))
@@ -293,7 +295,7 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 # ---------------------------------------------------------------------- norms along axes
 def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """Clip an accepted leaf as `islices.clip_by_norm` does along some axes."""
+    """Clip an accepted leaf as `islices.clip_by_norm` does if axes are given."""
     return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
 
 
@@ -317,7 +319,7 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
 
 
 def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
-    """Return (sums of the distinct rows, the place of each slot among them)."""
+    """Return (sums of the distinct rows, the position of each slot's row among these sums)."""
     if B.is_traced(indices) or B.is_traced(values):
         valid = B.in_range(indices, rows)
         values, indices = B.select(values, indices, valid, rows) if B.sentinel_padding else (values, indices)
@@ -330,13 +332,13 @@ class Measured(NamedTuple):
     """A leaf to clip, and the norms of its units."""
 
     leaf: Any  # coalesced, unless the formula applies to stored values
-    units: Units  # of its values
+    units: Units  # the units of the leaf's values
     E: Backend
-    norms: Array  # float64 array of E, one for each unit
-    dtype: str  # of clause 8
-    divisor: float = 1.0  # of the norms
-    share: Array | None = None  # a factor of the limit for each unit (the norms of parameters)
-    keys: tuple[Array, ...] = ()  # (indices, the place of each one's norm) of slices whose rows are the units
+    norms: Array  # a float64 array of E, with one norm for each unit
+    dtype: str  # the norms' dtype by clause 8
+    divisor: float = 1.0  # the number that divides the norms
+    share: Array | None = None  # for each unit, a factor that multiplies the limit (the norm of the parameters)
+    keys: tuple[Array, ...] = ()  # if rows of slices are the units: (indices, the position of each slot's norm)
 
 
 def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
@@ -351,7 +353,7 @@ def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 
 
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
-    """Return the norms of an array's units. On the host this makes no copy of the array's size."""
+    """Return (backend, norms) for an array's units. On the host this allocates no copy of the array."""
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
         return E, norms
@@ -375,7 +377,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
     own, norms = _unit_norms(B, weights, units)
     if own is E:
         return norms
-    with B.scope():  # one of the two is traced
+    with B.scope():  # the norms of either the parameters or the gradient are traced
         return B.asarray(norms, values) if own is modes.HOST else norms
 
 
@@ -388,7 +390,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         if 0 in B.shape(values):
             return leaf
         known = norms if formula.wide else E.astype(norms, measured.dtype)
-        most = limit.of(E, E.dtype(known))  # a number, or an array of E
+        most = limit.of(E, E.dtype(known))  # the limit: a number, or an array of E
         most = most if measured.share is None else E.round_product(measured.share, most)
         if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
             return leaf
@@ -404,7 +406,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """Return the result of `_scale_units`, differentiable with respect to the values and through their norms.
+    """Return the clipped values as a differentiable function of the unclipped values and their norms.
 
     The norms of the parameters are constants.
     """
@@ -433,9 +435,11 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
 def scale_units(
     B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
 ) -> Array:
-    """Multiply and divide values by arrays of E, (k,), with one number per unit. Return zeros where finite is False.
+    """Multiply and divide values by arrays of E with shape (k,), one number per unit. Where `finite` is False, return
+    zeros.
 
-    The numbers get the shape ``sizes``, which broadcasts with values. place, if given, has the unit of each row.
+    The numbers are reshaped to ``sizes``, which broadcasts with values. `place`, if given, is the number of each row's
+    unit.
     """
     wide = wide_dtype(B.dtype(values))
     with E.scope():

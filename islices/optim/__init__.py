@@ -1,4 +1,4 @@
-"""Optimizers of row-sparse tables. The cost of a step grows with the gradient's rows, not with the table's.
+"""Optimizers of row-sparse tables. The cost of a step is proportional to the gradient's rows, not the table's.
 
 >>> from islices import optim
 >>> optim.adam(1e-3)

@@ -1,4 +1,4 @@
-"""An optimizer from a rule of your own. SPEC clause 16."""
+"""Optimizers that apply a rule which you write. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.row_steps import array_rule
 
 ANY = Accepted("a finite number", math.isfinite)
-#: Numbers that a rule may name without a hyperparameter: the step's number from 1, and constants.
+#: The numbers that every rule may use: the step count, which starts at 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
 
 
 class NamedNumbers(Numbers):
-    """Hyperparameters by their names, and numbers that exist for every rule."""
+    """The numbers of a custom rule: hyperparameters by name, and the numbers in `GIVEN`."""
 
     def value(self, name: str) -> Any:
         return self.exact_lr if name == "lr" else self.h[name] if name in self.h else getattr(self, name)
@@ -43,28 +43,30 @@ def custom(
     frozen: Any = None,
     **hyper: Scheduled,
 ) -> Optimizer:
-    """Return an optimizer whose rule is a function of yours, with the same bits on every framework.
+    """Return an optimizer that applies a rule which you write; results have the same bits on every framework.
 
     Parameters
     ----------
     update : function
-        Its parameters are g (the coalesced gradient), w, the arrays of the state, and numbers, all by name. It
-        returns a tuple: the new w, then the new arrays in the order of state and row_state. It is a plain function
-        that uses ``+``, ``-`` and the operators of `islices.optim.operators`. It may call other functions of this
-        kind. A parameter ``q`` is the square of g. Numbers are lr, those of hyper, ``t`` (the step from 1), ``zero``,
-        ``half``, ``one`` and ``two``.
+        The rule. It gets its arguments by name: ``g``, the coalesced gradient; ``w``, the weights; the arrays of the
+        state; and numbers. A parameter ``q`` is the square of g. The numbers are ``lr``, the hyperparameters, ``t``
+        (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule returns a tuple: the new
+        w, then the new arrays in the order of state and row_state. It must be a plain function that uses only ``+``,
+        ``-``, the operators of `islices.optim.operators`, and other such functions.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
-        Initial value of each array of the state, which holds one number per element, or one per row.
+        The names and initial values of the state's arrays: arrays in state have one number per element, arrays in
+        row_state one number per row.
     rows : {"touched", "all"}, optional
-        The rows that a sparse gradient moves. The default is "touched"; if you pass "touched", a dense gradient raises.
+        The rows that a step with a sparse gradient updates. The default is "touched"; if you pass "touched", a dense
+        gradient raises.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits.
+        Rows that no step changes.
     **hyper : float, array of one, or function of the step
-        Further numbers of the rule.
+        Further hyperparameters, which the rule gets by name.
 
     Returns
     -------
@@ -74,13 +76,13 @@ def custom(
     Raises
     ------
     TypeError, ValueError
-        update is not a plain function, has a parameter without a meaning, or returns wrong results for NumPy arrays of
-        one row. Or a hyperparameter does not fit.
+        update is not a plain function, has an unknown parameter, or returns wrong results for NumPy arrays of one row.
+        Or a hyperparameter is not accepted.
 
     Notes
     -----
-    Kernels run a rule without `row_mean` and literal numbers, with at most three state arrays, all from state or all
-    from row_state. SPEC clause 16.
+    Compiled kernels run rules that neither call `row_mean` nor contain literal numbers, and have at most three states,
+    all in state or all in row_state. SPEC clause 16.
 
     Examples
     --------
@@ -136,7 +138,7 @@ def custom(
 
 
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
-    """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if its results do not fit."""
+    """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if the results have a wrong form."""
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}
     given = {name: elements if name in "gq" or shapes.get(name) == elements.shape else number for name in parameters}

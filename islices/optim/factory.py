@@ -1,4 +1,4 @@
-"""Make an optimizer from the user's arguments: fill in defaults and check.
+"""The construction of an optimizer from the user's arguments: fill in defaults, check, and build.
 
 SPEC clauses 11 and 16.
 """
@@ -18,10 +18,10 @@ from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
-#: The rows that a sparse gradient moves; None means "touched", or "all" if the semantics has no other.
+#: The rows that a step with a sparse gradient updates. None: "touched", or "all" if the semantics supports only that.
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")
-#: The form in which a rule gets duplicates: their sum, or in semantics="keras" as they are stored.
+#: "sum": the rule gets the sum of duplicates. "raw", only for semantics="keras": the rule gets stored duplicates.
 Duplicates: TypeAlias = Literal["sum", "raw"]
 DUPLICATES = ("sum", "raw")
 
@@ -37,8 +37,10 @@ def make(
     duplicates: str = "sum",
     **given: Any,
 ) -> Optimizer:
-    """Return the optimizer of a name, with the preset's values for hyperparameters that are None. Raise the errors of
-    its public function."""
+    """Return the optimizer with a name; hyperparameters that are None get the defaults of the semantics.
+
+    Raise the errors that the public function documents.
+    """
     record = RECORDS[name]
     preset = lookup_formula(record.presets, semantics, name)
     owner = f"{name} with semantics={semantics!r}"
@@ -68,8 +70,10 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a number or flag as a Python object, so that a step's numbers are formed in float64. Return anything
-    else unchanged."""
+    """Return a number or a flag as a Python object, and anything else unchanged.
+
+    So the numbers of a step are computed in float64.
+    """
     if isinstance(x, np.bool_):
         return bool(x)
     return as_float(x) if type(x) not in (float, int) and is_real(x) else x

@@ -1,6 +1,6 @@
-"""One optimizer's arithmetic as data: its rule, its state, its numbers.
+"""One optimizer's arithmetic as data: its rule, its state and its numbers.
 
-Kernels get this data unchanged. SPEC clause 16. May import: the standard library.
+Arrays and compiled kernels use the same data. SPEC clause 16. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from islices.optim.hyperparameters import Limits
     from islices.optim.numbers import Numbers
 
-#: A function of `islices.optim.rules`' kind.
+#: A function like those in `islices.optim.rules`.
 Rule: TypeAlias = Callable[..., Any]
-#: The numbers of each decay that runs before the rule; they follow the rule's numbers.
+#: The numbers that each kind of weight decay before the rule needs; they come after the rule's numbers.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "coupled": ("weight_decay",),
@@ -27,13 +27,13 @@ DECAYS: Mapping[str, tuple[str, ...]] = {
 
 
 class State(NamedTuple):
-    """One array of an optimizer's state. It is as large as the table, or has one number per row."""
+    """One array of an optimizer's state, with the table's shape or with one number per row."""
 
     name: str
-    #: the initial value: a hyperparameter's name, or a number
+    #: the initial value: a number, or the name of the hyperparameter that gives it
     initial: str | float = 0.0
     per_row: bool = False
-    #: True if the array holds sums or means of squares or absolute values
+    #: True if the array contains sums or means of squares or of absolute values, which are never negative
     positive: bool = False
 
 
@@ -46,27 +46,27 @@ class Formula:
     rule : callable
         See `islices.optim.rules`.
     numbers : subclass of Numbers
-        Its methods and attributes give the rule's numbers by name.
+        The class whose methods and attributes compute the rule's numbers.
     state : tuple of State
     squares : {"", "element", "row"}
-        The meaning of q: none, g * g, or the mean of g * g over the row.
+        The value of the rule's parameter q: absent, g * g, or the mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
-        Weight decay before the rule. "" is none, or decay within the rule; "coupled" adds to g. "decoupled" multiplies
-        w by a factor, and "shrunk" subtracts from w.
+        Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds to g,
+        "decoupled" multiplies w by a factor, and "shrunk" subtracts from w.
     options : tuple of str
         The rule's optional parameters that this formula uses: flags are True, and others are numbers.
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework treats duplicates one by one. Then g is their sum and q the sum of their squares.
+        True if the framework processes duplicates one by one. Then g is their sum and q the sum of their squares.
     maximize : bool
-        True if the step follows the gradient upwards.
+        True if the step maximizes the loss.
     limits : mapping of str to Accepted
-        Ranges of hyperparameters that differ from the common ones (`islices.optim.hyperparameters`).
+        Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
-        The numbers in the order of the rule's parameters, followed by the numbers of the decay.
+        The names of the numbers: the rule's, in the order of its parameters, and then the decay's.
     constants : mapping of str to bool or None
-        The rule's optional parameters that are neither an array nor a number in this formula.
+        The values of the rule's optional parameters that are neither an array nor a number in this formula.
     """
 
     rule: Rule
@@ -98,11 +98,11 @@ class Formula:
         object.__setattr__(self, "constants", constants)
 
     def ahead(self) -> tuple[str, ...]:
-        """Return the rule's numbers, without those of the decay."""
+        """Return the names of the rule's numbers, without the numbers of the decay."""
         return self.names[: len(self.names) - len(DECAYS[self.decay])]
 
 
 @cache
 def parameters_of(rule: Rule) -> Mapping[str, Any]:
-    """Return the defaults of a rule's parameters by name."""
+    """Return a dict from the names of a rule's parameters to their default values."""
     return {name: x.default for name, x in signature(rule).parameters.items()}

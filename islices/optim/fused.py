@@ -1,8 +1,8 @@
-"""Steps by compiled kernels, which sum duplicates, and read, change and write each row in one pass.
+"""Steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
-Steps of many tables run together: threads share the rows of all tables.
+Steps of many tables run together: the rows of all tables are divided among the threads.
 
-Kernels run on arrays in host memory, if active; `islices.optim.row_steps` takes all other steps, with the same bits.
+Kernels run on arrays in host memory, if active; `islices.optim.row_steps` does all other steps, with the same bits.
 SPEC clause 16.
 """
 
@@ -32,15 +32,14 @@ from islices.optim.row_steps import Request, Stepped, count_step, row_blocks, wr
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
-#: Arrays of state that kernels pass to a rule.
+#: The largest number of state arrays that kernels support.
 MOST_STATES = 3
 
 
 def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
-    """Take several steps at once, which must not share memory. Return each table and state, or None for a step that
-    no kernel takes.
+    """Do several steps together; return for each step the table and the state, or None if no kernel supports it.
 
-    A step without a kernel has changed nothing.
+    The steps must not share memory. A step without a kernel has changed nothing.
     """
     done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
@@ -62,7 +61,7 @@ def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
             indices.append(x.gradient[1])
     grouped = iter((compiled.group(indices[0]),) if len(indices) == 1 else compiled.group_all(indices))
     tasks: list[Any] = []
-    some: list[Host | None] = []  # the rows of each that move; None: all
+    some: list[Host | None] = []  # the rows that each step updates; None means all rows
     for _, x in begun:
         named = next(grouped) if len(x.gradient) > 1 else None
         some.append(named[1] if x.request.touched and named else None)
@@ -79,19 +78,19 @@ class HostPlan(NamedTuple):
     request: Request
     compiled: ModuleType  # `islices.kernels.operations`
     gradient: Sequence[Host]
-    factor: Any  # of the gradient's values; None: 1
+    factor: Any  # multiplies the gradient's values; None means 1
     arrays: Mapping[str, Host]
-    results: Mapping[str, Array]  # the same arrays as the caller gets them back
-    target: Host  # the weights that the rule changes: the master or the table
+    results: Mapping[str, Array]  # the framework's arrays that the user gets, with the memory of `arrays`
+    target: Host  # the weights that the rule changes: the float32 master if there is one, else the table
 
 
 def _opened(request: Request) -> HostPlan | None:
-    """Return the step's arrays, ready to write. If no kernel takes them, change nothing and return None."""
+    """Return the step's arrays, ready to be written. If no kernel supports them, change nothing and return None."""
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # the gradient is recorded, or is not the one that the look has seen
+    if gradient is None:  # the gradient is recorded, or is not the object at which `look` was made
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
@@ -113,7 +112,7 @@ def _opened(request: Request) -> HostPlan | None:
 
 
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
-    """Return the tasks of the kernels, which may run in any order."""
+    """Return the tasks of a step's kernels. The tasks may run in any order."""
     request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
     own = []
     for spec in formula.state:
@@ -121,7 +120,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
-        for groups in _blocks(named, target.shape, request.frozen):  # nothing of the table's size is allocated
+        for groups in _blocks(named, target.shape, request.frozen):  # no array of the table's size is allocated
             compiled.run_tasks([compiled.step(formula, values, groups, target, own, request.known, x.factor)])
         return []
     tasks = [compiled.step(formula, values, named, target, own, request.known, x.factor)] if named else []
@@ -134,7 +133,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
 
 
 def _finished(x: HostPlan, some: Host | None) -> Stepped:
-    """Return the table and the state, after rounding the master into the table and counting the step."""
+    """Round the master into the table, increase the step count, and return the table and the state."""
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
         for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
@@ -145,25 +144,25 @@ def _finished(x: HostPlan, some: Host | None) -> Stepped:
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:
-    """Yield all rows of grouped slices or of a dense gradient, block by block, as (order, ids, starts)."""
+    """Yield (order, ids, starts) for each block of the table's rows, from grouped slices or a dense gradient."""
     for block in row_blocks(shape, frozen):
         if named is None:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
-        else:  # the run of a row that is not named is empty
+        else:  # a row that the slices do not contain has an empty run
             order, ids, starts = named
             yield order, block, starts[np.searchsorted(ids, np.append(block, block[-1] + 1))]
 
 
-@lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
+@lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
 def _expressible(formula: Formula) -> bool:
-    """Return True if a kernel can compute the rule with the same bits, and can hold its state."""
+    """Return True if a kernel can compute the rule with the same bits and supports the formula's states."""
     per_row = {spec.per_row for spec in formula.state}
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
 
 
 def traced_step(request: Request) -> Stepped | None:
-    """Return the table and the state after a step on the gradient's rows, or None if no kernel can be called."""
+    """Return the table and the state after a traced step on the gradient's rows, or None if no kernel can be called."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
@@ -189,9 +188,9 @@ def traced_step(request: Request) -> Stepped | None:
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
-    """Return the steps on gradients clipped by their global norm, and the norm as `islices.global_norm` returns it.
+    """Return the steps with their gradients clipped by global norm, and the norm as `islices.global_norm` returns it.
 
-    This writes nothing; the steps multiply by the factor.
+    The function writes no array: a step multiplies the gradient by the clip's factor when it runs.
     """
     leaves, grads = [], []
     for request in requests:
@@ -201,7 +200,7 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
     total = total_norm(grads, raw=formula.raw)
     steps = []
     for request, grad in zip(requests, clip_leaves(grads, leaves, total, limit, formula, "propagate"), strict=True):
-        # views of slices whose values are computed on reading stay valid
+        # the `Look` stays valid for slices whose values are computed on first read
         known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
         steps.append(request._replace(grad=grad, look=request.look if known else None))
     return steps, total.given

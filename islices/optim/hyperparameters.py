@@ -1,8 +1,8 @@
-"""Hyperparameters: the accepted values, and the value at a step. SPEC clause 16.
+"""Hyperparameters: their accepted values, and their values at a step. SPEC clause 16.
 
 Most hyperparameters, like the learning rate, are a number, an array of one number, or a function of the number of
-completed steps. A hyperparameter that decides a state's arrays or their initial values is fixed. May import: the core
-below `islices.optim.optimizer`.
+completed steps. A hyperparameter that decides the state's arrays or their initial values must be a number. May import:
+the core below `islices.optim.optimizer`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from islices.core.linear import as_float
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import size_of
 
-#: Hyperparameters by name, as the user gave them or as the preset's defaults say.
+#: The name of a hyperparameter -> the user's value, or the default of the preset.
 Hyper = Mapping[str, Any]
-#: A number, an array of one, or a function of the number of steps taken before that returns either.
+#: A number, an array of one number, or a function that returns either for a number of completed steps.
 Scheduled = float | Array | Callable[[Any], Any]
-#: The argument for one: None means the default of the semantics.
+#: The argument for a hyperparameter; None means the default of the semantics.
 Setting: TypeAlias = Scheduled | None
 
 
@@ -35,34 +35,34 @@ class Accepted(NamedTuple):
     holds: Callable[[float], bool]
 
 
-#: Hyperparameter -> its accepted values, where they differ from the common ones.
+#: The name of a hyperparameter -> its accepted values, where they differ from the common ones.
 Limits: TypeAlias = Mapping[str, Accepted]
 
 FINITE = Accepted("a finite number >= 0", lambda x: 0 <= x < math.inf)
 BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
-#: Limits of hyperparameters that are others', and may change by the step.
+#: The common limits by name; a hyperparameter that is not listed must be `FINITE`.
 LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule(ABC):
-    """A function of the step that belongs to the library and checks the numbers that it returns."""
+    """A schedule made by the library: a function of the step count that checks the numbers which it returns."""
 
     @abstractmethod
     def __call__(self, step: Any) -> Any: ...
 
 
 def is_on(x: Any) -> bool:
-    """Return True if a hyperparameter takes part in the formula: it is nonzero, or may change."""
+    """Return True if a hyperparameter affects the formula: it is nonzero, or is a schedule."""
     return not is_real(x) or bool(x != 0)
 
 
 def decays(h: Hyper, kind: str = "coupled") -> str:
-    """Return the kind of weight decay, "" if there is none."""
+    """Return `kind`, the kind of weight decay, or "" if there is no weight decay."""
     return kind if is_on(h["weight_decay"]) else ""
 
 
 def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
-    """Raise ValueError for a hyperparameter that must be a number in a semantics."""
+    """Raise ValueError for a scheduled hyperparameter that must be a number in a semantics."""
     for name in names:
         if not is_real(h[name]):
             raise ValueError(f"{name}: got {describe(h[name])}; {owner} has a number")
@@ -70,7 +70,7 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 # ---------------------------------------------------------------------- when an optimizer is made
 def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Limits) -> None:
-    """Check hyperparameters: raise TypeError for a wrong type, ValueError for a value out of range."""
+    """Raise TypeError for a hyperparameter of a wrong type, and ValueError for a value out of range."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
             check_flag(value, name)
@@ -84,7 +84,7 @@ def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Limits
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
-    """Return True if value is a number or, unless it must be fixed, gives a number at each step."""
+    """Return True if `value` is a number or, unless `fixed`, an array of one number or a function of the step."""
     if is_real(value) or fixed:
         return is_real(value)
     backend = _array_backend(value)
@@ -97,7 +97,7 @@ def _is_one(backend: Backend, x: Array) -> bool:
 
 
 def check_range(name: str, value: Any, limits: Limits) -> float:
-    """Return a number as a float; raise ValueError if it is outside the optimizer's limits."""
+    """Return a hyperparameter's value as a float; raise ValueError if it is outside the optimizer's limits."""
     limit, number = limits.get(name) or LIMITS.get(name, FINITE), as_float(value)
     if not limit.holds(number):
         raise ValueError(f"{name}: got {show(value)}; accepted is {limit.accepted}")
@@ -106,13 +106,13 @@ def check_range(name: str, value: Any, limits: Limits) -> float:
 
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limits) -> Any:
-    """Return a hyperparameter after count steps. It is a Python number if E is the host, else a number or an array of
-    one number.
+    """Return a hyperparameter's value after `count` steps.
 
-    A number is checked against the optimizer's limits, or else against the common ones.
+    The value is a Python number if E is the host, else a number or an array of one number. A number is checked against
+    `limits` if they contain the name, else against the common limits.
     """
     function = isinstance(value, (FunctionType, Schedule))
-    if function or (callable(value) and _array_backend(value) is None):  # a framework's arrays may be callable
+    if function or (callable(value) and _array_backend(value) is None):  # some frameworks' arrays are callable
         value = cast("Callable[[Any], Any]", value)(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
     if type(value) is float or is_real(value):
         return check_range(name, as_float(value), limits)
@@ -125,18 +125,18 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
     if modes.is_traced(backend, value):
         raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
     with backend.scope():
-        number = backend.to_numpy(backend.widen(value)).item()  # of bfloat16 NumPy would see the bits
+        number = backend.to_numpy(backend.widen(value)).item()  # NumPy would read bfloat16 as bit patterns
     return check_range(name, number, limits)
 
 
 def _array_backend(value: Any) -> Backend | None:
-    """Return the backend of an array, None for anything else."""
+    """Return the backend of an array, or None for any other object."""
     backend = find_backend(value)
     return backend if backend is not None and backend.is_array(value) else None
 
 
 def known_hyper(h: Hyper, count: Array, limits: Limits) -> dict[str, Any]:
-    """Return all hyperparameters as numbers and flags after a known count of steps, checked against limits."""
+    """Return all hyperparameters, as numbers and flags, after a known count of steps; check them against `limits`."""
     known = {}
     for name, value in h.items():
         if type(value) not in (float, bool) and not is_real(value):

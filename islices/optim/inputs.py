@@ -1,4 +1,4 @@
-"""Check a step's table, state, gradient, frozen rows and apply before anything is computed or written.
+"""Checks of a step's arguments (table, state, grad, frozen, apply) before anything is computed or written.
 
 SPEC clause 16 and its table of bad input.
 """
@@ -26,7 +26,7 @@ from islices.optim.formulas import Formula
 
 
 def accept_float_table(table: Any) -> tuple[Backend, Array, str]:
-    """Return (backend, weights, their dtype) of a Table or an array of floats."""
+    """Return (backend, weights, dtype of the weights) for a Table or an array of floats."""
     B, weights, dtype = accept_table(table)
     if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
@@ -34,19 +34,19 @@ def accept_float_table(table: Any) -> tuple[Backend, Array, str]:
 
 
 class Tables(NamedTuple):
-    """The checked arrays that a step changes: a table of floats and its state."""
+    """The checked arrays that a step changes: a table of floats and the table's state."""
 
     B: Backend
-    table: Any  # as it was given: its weights are below
-    weights: Array
+    table: Any  # the user's object
+    weights: Array  # the table's array
     dtype: str
     shape: tuple[int, ...]
-    arrays: dict[str, Array]  # "step" first and "master" last, if there is one
-    held: Look | None  # at the weights and the arrays, where `Backend.plain_tables` takes them
+    arrays: dict[str, Array]  # the state: "step" first, and "master" last if it exists
+    held: Look | None  # the `Look` at the weights and the state's arrays, if `Backend.plain_tables` supports them
 
 
 def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
-    """Return a table and its state, after checking the state against the formula; owner is the optimizer."""
+    """Return a table and its state after checking them; `owner`, the optimizer, appears in error messages."""
     plain = _plain(table, state, formula)
     if plain is not None:
         return plain
@@ -57,7 +57,7 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 
 
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
-    """Return the usual kind of table and state by one look, or None for any other arguments, valid or not."""
+    """Return a table and a state of the usual kind after one fast check, or None for all other arguments."""
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
         return None
@@ -75,7 +75,7 @@ def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
 
 @lru_cache(maxsize=256)
 def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[list[str], list[tuple[int, ...]]] | None:
-    """Return (dtypes, shapes) of a table of floats and of its state; None for any other table."""
+    """Return the expected (dtypes, shapes) of a table of floats and its state, or None for any other table."""
     if dtype not in FLOATS or not shape:
         return None
     shapes = state_shapes(formula, shape).values()
@@ -84,14 +84,14 @@ def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[lis
 
 @lru_cache(maxsize=256)
 def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes of the state's arrays for a table of a shape."""
+    """Return a dict from the names of the state's arrays to their shapes, for a table with a shape."""
     return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}
 
 
 def _check_state(
     B: Backend, weights: Array, dtype: str, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
-    """Check a state and return its arrays: "step", then the arrays in shapes, then "master" if it exists."""
+    """Check a state and return its arrays: "step", then the arrays in `shapes`, then "master" if it exists."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: got {describe(state)}; accepted is the dict that init returned")
     wide = wide_dtype(dtype)
@@ -117,7 +117,7 @@ def _check_state(
             changes = B.in_place(x)
         except ValueError as error:
             raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
-        if changes != in_place:  # one of the two would change, and the other be returned
+        if changes != in_place:  # the step would change one of the two in place and return the other as a new array
             raise TypeError(
                 f"state[{name!r}]: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are "
                 "both in place or neither (tf.Variable(x, trainable=False)). A tf.function gives back variables as "
@@ -128,7 +128,7 @@ def _check_state(
 
 
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
-    """Return grad as checked slices without padding or as a dense array, with B's look at its arrays."""
+    """Return grad as checked slices without padding or as a dense array, with B's `Look` at its arrays."""
     leaf = accept(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend = leaf.backend if sparse else B
@@ -149,7 +149,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
         if leaf.padded:
             leaf = without_padding(leaf)
             look = B.look((leaf.values, leaf.indices))
-        # check the indices even if a caller has vouched for them: a write must stay inside the table
+        # check the indices even if they were trusted before: a write must stay inside the table
         if known is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
@@ -158,7 +158,10 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:
-    """Return the flag that says whether to step: a bool, or in traced code an int32 array (1,) of B."""
+    """Return the argument `apply`, which decides if the step changes anything, as a bool.
+
+    In traced code return an int32 array of B with shape (1,).
+    """
     if isinstance(apply, (bool, np.bool_)):
         return bool(apply)
     backend = find_backend(apply)
@@ -175,7 +178,7 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
-    """Return (row numbers ascending and unique, the length of a mask)."""
+    """Return (ascending unique row numbers, length of the mask) for the argument `frozen`; both may be None."""
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
     if frozen is None or empty:
         return None, None
@@ -187,12 +190,12 @@ def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
 
 
 def frozen_argument(rows: Host | None, mask_length: int | None) -> Host | None:
-    """Return the argument with which `frozen_rows` returns this result."""
+    """Return an argument for which `frozen_rows` returns this result."""
     return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 
 
 def check_frozen(frozen: Host | None, mask_length: int | None, rows: int) -> Host | None:
-    """Check the result of `frozen_rows` for a table of that many rows; None if there are none."""
+    """Return the frozen rows after checking that a table with `rows` rows has them, or None without frozen rows."""
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
     if frozen is None or len(frozen) == 0:

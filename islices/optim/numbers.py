@@ -16,49 +16,49 @@ from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-#: The largest count of steps, an int32.
+#: The largest step count, which is an int32.
 LAST_STEP = 2**31 - 1
 #: The number of step counts for which a formula's numbers are cached.
 COUNTS = 8
-#: Bits of the step count.
+#: The number of bits of a step count.
 BITS = 32
 
 
 class Numbers:
-    """The numbers of one step by name: float64 arrays of shape (1,) on the primitives of E, or Python numbers.
+    """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
 
-    A name stands for a method or an attribute, else for the hyperparameter of that name. Records derive classes from
-    this one for numbers that a semantics computes or rounds differently.
+    A name is the name of a method or an attribute, or else of a hyperparameter. Records derive classes from this class
+    for numbers that a semantics computes or rounds differently.
 
     Attributes
     ----------
     E : Backend
         `islices.core.modes.HOST` if the step count is known, else the backend that traces.
     count : Array
-        The number of steps before this one, int32.
+        The number of completed steps before this step, int32.
     exact_lr : Array
         The learning rate of this step, float64.
     h : Hyper
         The hyperparameters at this step: Python numbers, or float64 arrays of E if the step is traced.
     wide : str
-        The type in which the rule computes.
+        The name of the dtype in which the rule computes.
     """
 
     one, zero, half, two = 1.0, 0.0, 0.5, 2.0
-    narrow_dtype = ""  # the type of `narrow`; "" is the type in which the rule computes
+    narrow_dtype = ""  # the dtype of `narrow`; "" means the dtype in which the rule computes
 
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
-        self.counted = False  # True once anything has read the count
+        self.counted = False  # True once a number has used the count
         self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
-        """Return a number by its name."""
+        """Return the number with a name."""
         own = getattr(self, name, None)
         return self.hyper(name) if own is None else own() if callable(own) else own
 
     def hyper(self, name: str) -> Any:
-        """Return a hyperparameter as the semantics rounds it."""
+        """Return a hyperparameter, rounded as the semantics requires."""
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules
@@ -104,15 +104,15 @@ class Numbers:
 
     @property
     def t(self) -> Array:
-        """Return the number of this step, from 1, as float64."""
+        """Return the number of this step, which starts at 1, as float64."""
         t = self.E.astype(self.count, "float64") + self.number(1.0)
         if self.E is modes.HOST:
             return t
-        # to a compiler this count may be NaN; numbers that it knows not to be NaN it would contract to FMA
+        # a compiler must assume that this number may be NaN, or else it would contract operations on it to FMA
         return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
 
     def number(self, x: float, dtype: str = "float64") -> Array:
-        """Return x as an array of E."""
+        """Return x as an array of E with shape (1,)."""
         return np.array((x,), dtype) if self.E is modes.HOST else self.array(np.full(1, x, dtype))
 
     def array_of(self, x: Any) -> Array:
@@ -130,19 +130,19 @@ class Numbers:
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
 
     def narrow(self, x: Any) -> Array:
-        """Return x in the type in which the semantics forms its numbers."""
+        """Return x in the dtype in which the semantics computes its numbers."""
         return self.E.astype(self.array_of(x), self.narrow_dtype or self.wide)
 
     def power(self, base: Any) -> Array:
-        """Return base^t as the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
+        """Return base^t as the product, by halves, of base^(2^k) over the digits k of t that are 1 (SPEC clause 16).
 
-        It uses only products, because no framework's pow is correctly rounded.
+        The method uses only products, because no framework's pow is correctly rounded.
         """
         E = self.E
         if E is modes.HOST:
             return np.array((power_of(base, int(self.count[0]) + 1),))
         scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
-        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
+        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # row k: t without its last k binary digits
         digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
         product = E.where(E.equal(digits, 1), E.reshape(self._squares(base), (1, BITS)), 1.0)
         half = BITS
@@ -162,7 +162,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t by Python's ``**``, as frameworks do, or by `power` in traced code."""
+        """Return base^t computed by Python's ``**``, as in frameworks, or by `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:
@@ -171,8 +171,10 @@ class Numbers:
 
 @lru_cache(maxsize=256)
 def _repeated_squares(base: float) -> tuple[float, ...]:
-    """Return base^(2^k) for k below `BITS`. Each is the rounded square of the previous one; 1e-290 and less become
-    0."""
+    """Return base^(2^k) for all k below `BITS`.
+
+    Each number is the rounded square of the previous one; numbers of at most 1e-290 become 0.
+    """
     squares = [base]
     for _ in range(BITS - 1):
         square = squares[-1] * squares[-1]
@@ -182,8 +184,8 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
-    """Return base^t as `Numbers.power` computes it, for t of at least 1; without factors that are 1 in every half."""
-    size = 1 << (t.bit_length() - 1).bit_length()  # the power of two from which on t has no digits
+    """Return base^t as `Numbers.power` computes it, for t >= 1, without multiplying by factors that are 1."""
+    size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
     factors: list[float] = []
     for k, x in enumerate(_repeated_squares(base)[:size]):
         factors.append(x if t >> k & 1 else 1.0)
@@ -199,14 +201,14 @@ def single(x: float) -> float:
 
 
 class Singles(Numbers):
-    """The numbers of a framework that passes all hyperparameters through float32."""
+    """The numbers of a framework that rounds all hyperparameters to float32."""
 
     def hyper(self, name: str) -> Any:
         return self.single(name)
 
 
 class Keras(Numbers):
-    """The numbers of Keras, which passes the learning rate and weight decay through float32."""
+    """The numbers of Keras, which rounds the learning rate and weight decay to float32."""
 
     def lr(self) -> Any:
         return self.single("lr")
@@ -217,11 +219,11 @@ class Keras(Numbers):
 
 # ---------------------------------------------------------------------- of a formula, at a step
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
-    """Return the numbers in `Formula.names` at this step as one array of the wide type. It is a NumPy array if the
-    step is known.
+    """Return the numbers in `Formula.names` at this step as one array of the dtype `wide`.
 
-    count is a view of step, the number of completed steps, or None if it is traced. The last numbers are cached: many
-    parameters of one model take a step with the same numbers, and some rules have the same numbers at every step.
+    `step` is the number of completed steps; `count` is its host view, or None if it is traced. If the count is known,
+    the result is a NumPy array. Recent numbers are cached. Many parameters of one model use the same numbers in a step,
+    and some rules use the same numbers at every step.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
@@ -247,7 +249,7 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `step_numbers`: {count, or None for any count: the numbers}."""
+    """Return the cache of `step_numbers`, a dict from the count to the numbers; the key None matches any count."""
     return {}
 
 

@@ -1,8 +1,9 @@
-"""The operators in which rules are written, and `bind`, which gives a rule the operators of a backend or of numba.
+"""The operators that rules use, and `bind`, which connects a rule to the operators of a backend or of numba.
 
-A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
-code object that finds other operators under these names. So NumPy, each framework, a trace and a compiled kernel run
-one formula. The functions here are placeholders, except that `lerp` and `sign` use the others. SPEC clause 16.
+A rule (`islices.optim.rules`) is plain Python code that uses ``+``, ``-`` and the functions below. `bind` makes a
+function with the same code object in which these names stand for other operators. So NumPy, each framework, a trace
+and a compiled kernel run the same formula. The functions below are placeholders, except `lerp` and `sign`, which call
+the other functions. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ def _unbound(*args: Any) -> NoReturn:
 
 
 def mul(a: Any, b: Any) -> Any:
-    """Return the rounded product; it is never fused with an addition that follows."""
+    """Return the rounded product of a and b. It is never fused with a following addition."""
     _unbound(a, b)
 
 
 def div(a: Any, b: Any) -> Any:
-    """Return the correctly rounded quotient."""
+    """Return the correctly rounded quotient a / b."""
     _unbound(a, b)
 
 
 def sqrt(x: Any) -> Any:
-    """Return the correctly rounded root."""
+    """Return the correctly rounded square root of x."""
     _unbound(x)
 
 
 def where(mask: Any, a: Any, b: Any) -> Any:
-    """Return a where mask is true, else b."""
+    """Return a where `mask` is true, else b."""
     _unbound(mask, a, b)
 
 
@@ -66,12 +67,12 @@ def less_equal(a: Any, b: Any) -> Any:
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """Return the smaller, or NaN if either is NaN."""
+    """Return the smaller of a and b, or NaN if either is NaN."""
     _unbound(a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """Return the larger, or NaN if either is NaN."""
+    """Return the larger of a and b, or NaN if either is NaN."""
     _unbound(a, b)
 
 
@@ -81,28 +82,28 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """Return x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (see `row_steps`)."""
+    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `row_steps`)."""
     _unbound(x, exponent, one)
 
 
 def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
-    """Return a + weight (b - a) as torch's lerp_ computes it. With a weight of at least a half it starts at b."""
+    """Return a + weight (b - a) as torch's lerp_ computes it: for a weight of at least 0.5, relative to b."""
     far = less_equal(half, weight)
     return where(far, b, a) + mul(where(far, weight - one, weight), b - a)
 
 
 def sign(x: Any, zero: Any, one: Any) -> Any:
-    """Return 1 if x is above 0, -1 if below, and x if it is zero or NaN."""
+    """Return 1 if x is above 0, -1 if x is below 0, and x if x is zero or NaN."""
     return where(less_equal(zero, x), where(less_equal(x, zero), x, one), where(less_equal(x, zero), -one, x))
 
 
 def row_mean(x: Any) -> Any:
-    """Return the mean over each row, one number per row (SPEC clause 19). Kernels do not have it."""
+    """Return the mean over each row, one number per row (SPEC clause 19). Kernels do not support this operator."""
     _unbound(x)
 
 
 def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x) -> Rule:
-    """Return the rule's code with other operators. Also bind, and optionally wrap, the functions that it calls."""
+    """Return a rule with the same code but other operators; bind the functions that it calls too, and `wrap` them."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
     scope = dict(operators)
@@ -113,14 +114,14 @@ def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = 
     return FunctionType(rule.__code__, scope, rule.__name__, rule.__defaults__)
 
 
-#: Operators that kernels have.
+#: The operators that kernels support.
 ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "power", "sqrt", "where")
 
 
 def is_elementwise(rule: Any) -> bool:
-    """Return True if a rule consists of elementwise operators, so that a kernel computes its bits.
+    """Return True if a rule uses only elementwise operators, so that a kernel computes the same bits as arrays.
 
-    A rule with numbers in its code or its module does not count: numba computes with them in float64.
+    Return False for a rule with numbers in its code or its module, because numba computes with them in float64.
     """
     code = rule.__code__
     if any(isinstance(x, (int, float)) and not isinstance(x, bool) for x in code.co_consts):
@@ -130,7 +131,7 @@ def is_elementwise(rule: Any) -> bool:
 
 
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """Return `power` of one number."""
+    """Return x^exponent for one number x, using the first `count` binary digits of the exponent's fraction."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):
@@ -152,9 +153,9 @@ def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
 
 @cache
 def number_operators(wide: str) -> Mapping[str, Any]:
-    """Return operators on numbers of a type, which numba (``pip install "islices[fast]"``) compiles for a rule's loop.
+    """Return the operators on single numbers of a dtype, which numba (``pip install "islices[fast]"``) compiles.
 
-    Bits equal those on arrays: numba contracts operations only under its fastmath option.
+    Results have the same bits as on arrays: numba contracts operations only with its option fastmath.
     """
     try:
         import numba

@@ -43,8 +43,8 @@ S = TypeVar("S")
 class Optimizer:
     """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
 
-    The functions of `islices.optim` make it. The state is a plain dict of arrays of the table's framework. So each
-    framework's checkpoints hold the state, and `islices.convert` converts it to another framework. SPEC clause 16.
+    The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
+    each framework's checkpoints can store it, and `islices.convert` converts it to another framework. SPEC clause 16.
 
     Attributes
     ----------
@@ -72,9 +72,9 @@ class Optimizer:
     semantics: str
     maximize: bool
     _formula: Formula
-    _requested: str | None  # rows as the user gave it
-    _remake: Callable[..., Optimizer]  # of frozen=
-    _warned: set[str]  # the tables of `_warn_of_all`
+    _requested: str | None  # the user's argument rows
+    _remake: Callable[..., Optimizer]  # returns the same optimizer with another argument frozen
+    _warned: set[str]  # the tables about which `_warn_of_all` has warned
     _frozen: tuple[Host | None, int | None]
 
     def __init__(
@@ -120,7 +120,7 @@ class Optimizer:
             parts.append(f"frozen={len(self._frozen[0])} rows")
         return f"{self.name}({', '.join(parts)})"
 
-    def __eq__(self, other: object) -> bool:  # defined here, torch treats an optimizer as a constant of its graphs
+    def __eq__(self, other: object) -> bool:  # with this method torch treats an optimizer as a constant in graphs
         return self is other
 
     __hash__ = object.__hash__
@@ -129,9 +129,9 @@ class Optimizer:
         # formulas do not pickle, but the arguments do, with a copy of the frozen rows from the time of the call
         return partial(self._remake, frozen=frozen_argument(*self._frozen)), ()
 
-    # ------------------------------------------------------------------ rows that move by default
+    # ------------------------------------------------------------------ rows that a step updates by default
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
-        """Warn once per table of a sparse gradient that moves all rows by default."""
+        """Warn once per table if a sparse gradient updates all rows by default."""
         warned = self._warned if warned is None else warned
         if self.rows == "all" and self._requested is None and table not in warned:
             warned.add(table)
@@ -141,7 +141,7 @@ class Optimizer:
             )
 
     def _check_dense(self, source: str) -> None:
-        """Raise ValueError for a dense gradient if the user passed rows="touched" and rows of zeros would move."""
+        """Raise ValueError for a dense gradient if the user passed rows="touched" and zero rows would be updated."""
         stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
         if self._requested == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
             raise ValueError(
@@ -158,13 +158,14 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             None within a structure stays None.
         master : bool
-            True keeps a float32 copy of 16-bit tables. Steps change the copy, and the table holds its rounded rows.
+            True stores a float32 copy of a 16-bit table. Steps change the copy and write its rounded rows to the table.
 
         Returns
         -------
-        dict of str to array; or the structure of table, of such dicts
+        dict of str to array; or the structure of table, with such dicts
             "step", int32 of shape (1,), counts steps. The optimizer's arrays have the table's shape or one number per
-            row; they are float32 for 16-bit tables. With master, there is "master". A tf.Variable gets tf.Variables.
+            row; they are float32 for 16-bit tables. If master is True, there is also "master". The state of a
+            tf.Variable consists of tf.Variables.
 
         Raises
         ------
@@ -197,29 +198,29 @@ class Optimizer:
 
     # ------------------------------------------------------------------ a step
     def step(self, table: T, grad: Any, state: S, *, donate: bool = False, apply: Any = True) -> tuple[T, S]:
-        """Take one step, and return the table and the state after it.
+        """Do one step, and return the table and the state after the step.
 
         Parameters
         ----------
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
-            tf.Variables, torch Parameters, NDArrays, NumPy or JAX arrays ...
-        grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, of them
-            Of the table's dtype, or float32 for a 16-bit table. Duplicates are summed first. A dense gradient contains
-            every row. None takes no step.
-        state : dict; or the structure of table, of dicts
+            Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
+        grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
+            The dtype is the table's, or float32 for a 16-bit table. Duplicates are summed first. A dense gradient
+            contains every row. With None nothing changes.
+        state : dict; or the structure of table, with dicts
             The result of `init` or of the previous step.
         donate : bool
-            True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. False
-            copies them at each step outside of jit. It has no effect on arrays that change in place, or inside jit,
-            where donate_argnums decides.
+            True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. With
+            False, each step outside jit copies them. donate has no effect on arrays that change in place, or inside
+            jit, where donate_argnums decides.
         apply : bool, or boolean or integer array of one
-            False or 0 takes no step: everything keeps its bits, the step count included. The flag may be traced.
+            With False or 0 nothing changes, not even the step count. The flag may be traced.
 
         Returns
         -------
         (table, state)
-            They have the given types; use them instead of the arguments. JAX arrays and tf.Tensors are new, all
-            others changed in place.
+            The table and the state with the types of the arguments; use them instead of the arguments. JAX arrays and
+            tf.Tensors are new arrays; all others are changed in place.
 
         Raises
         ------
@@ -228,12 +229,12 @@ class Optimizer:
 
         Notes
         -----
-        The step records no gradient. In traced code rows out of range take no step. SPEC clauses 15 and 16.
+        The step records no gradient. In traced code, slices out of range are ignored. SPEC clauses 15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Request:
-        """Check the step of one table, and return it for `check_requests` and then `take_steps`."""
+        """Check the arguments for one table, and return the step, for `check_requests` and then `take_steps`."""
         formula = self._formula
         at = accept_tables(table, state, formula, self)
         B, step, held = at.B, at.arrays["step"], at.held
@@ -256,7 +257,7 @@ class Optimizer:
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """Implement `Optimizer.step`, as a function, because compilers can substitute functions."""
+    """Implement `Optimizer.step` as a function, because compilers can replace a function."""
     if donate is not False:
         donate = check_flag(donate, "donate")
     if opened(table) is None:
@@ -268,7 +269,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     tables = flatten(table, "table")
     triples = list(zip(tables, _leaves(table, grad, "grad"), _leaves(table, state, "state"), strict=True))
     given = {k: leaves for k, leaves in enumerate(triples) if any(x is not None for x in leaves)}
-    # all are looked at before the first is written
+    # check all tables before writing the first
     requests = []
     for number, leaves in given.items():
         try:
@@ -288,7 +289,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[Stepped]:
-    """Take steps that share no memory, by kernels together or by the primitives; return the tables and the states."""
+    """Do steps that share no memory, with kernels or with primitives, and return the tables and the states."""
     taken = []
     for request in requests:
         if request.grad is not None:
@@ -319,7 +320,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
             parts.append((B, x, True, f"{where}state[{name!r}]"))
         sparse = isinstance(grad, IndexedSlices)
         look = native_look(grad) if sparse else None
-        if look is not None and look.views is not None:  # there need not be an array of its indices
+        if look is not None and look.views is not None:  # the framework's array of indices may not exist yet
             read = [(B, grad.values), (modes.HOST, look.views[1])]
         else:
             read = [(B, x) for x in (arrays_of(grad) if sparse else (grad,))]
@@ -329,7 +330,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
 
 
 def _are_apart(requests: Sequence[Request]) -> bool:
-    """Return True if all memory is known and no two arrays overlap."""
+    """Return True if the memory bounds of all arrays are known and no two arrays overlap."""
     spans: list[tuple[int, int]] = []
     for request in requests:
         if request.grad is not None:
@@ -351,7 +352,7 @@ def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
     """Return the leaves of tree that correspond to table's leaves, in table's order."""
     try:
         return aligned(table, tree)
-    except Exception:  # an object in the place of a container may raise anything
+    except Exception:  # an object in the place of a container may raise any error
         raise ValueError(
             f"{argument}: got {describe(tree)} for tables in a {type(table).__name__}; accepted is the same structure"
         ) from None

@@ -1,4 +1,4 @@
-"""The record of an optimizer: its formula under each semantics, its hyperparameters' ranges, and their other names.
+"""The record of an optimizer: its formula in each semantics, and the ranges and the other names of hyperparameters.
 
 Making a record registers it for `islices.optim.factory`, the framework modules, the conformance suite and the tables of
 docs/optimizers.md. The records are in islices/optim/records/. SPEC clauses 11 and 16.
@@ -15,29 +15,29 @@ from islices.core.arguments import show
 from islices.optim.formulas import Formula, State
 from islices.optim.hyperparameters import Hyper, Limits
 
-#: optimizer -> its record
+#: the name of an optimizer -> its record
 RECORDS: dict[str, Record] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Preset:
-    """An optimizer under one semantics.
+    """An optimizer's formula and defaults in one semantics.
 
     Attributes
     ----------
     defaults : mapping of str to number or bool
         The hyperparameters of this semantics; None means that the user must pass a value.
     formula : callable
-        Returns the formula for the hyperparameters, "rows" and "duplicates".
+        A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
     source : str
         The framework's classes or functions, separated by commas.
     spelled : mapping of str to str
-        The framework's names of hyperparameters that differ from those in `SPELLED`.
+        The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        The units of arrays of the state that differ between semantics. momentum holds gradients (0), steps that are
+        The meaning of the state's arrays that differ between semantics. momentum contains gradients (0), steps that are
         subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected means (1).
     within : float
-        The accepted distance from the framework, in the units of the framework tests; 0 means equal bits.
+        The accepted difference from the framework, in the units of the framework tests; 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -50,14 +50,14 @@ class Preset:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """An optimizer.
+    """The description of an optimizer in all semantics.
 
     Attributes
     ----------
     name : str
         The name of the function in `islices.optim`.
     title : str
-        The name of the class in the torch module; it is torch's name if torch has the optimizer.
+        The name of the class in the torch module of islices; it is torch's name if torch has the optimizer.
     arguments : tuple of str
         The hyperparameters, by islices' names, in the order of torch's class.
     presets : mapping of str to Preset
@@ -65,17 +65,17 @@ class Record:
     decoupled : bool, optional
         The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag.
     variant_of : str
-        The optimizer whose class in torch is the base of this optimizer's class.
+        The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
-        The name in torch's states of each array of the state, if it differs.
+        The names of the state's arrays in torch's states, where they differ.
     added : tuple of str
-        Arrays of the state that an option adds.
+        The state's arrays that exist only with an option.
     recomputed : mapping of str to callable
-        Further entries of torch's states, as functions of the hyperparameters and the step count.
+        Further entries of torch's states, which are functions of the hyperparameters and the step count.
     fixed : tuple of str
         Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
-        Ranges of hyperparameters that differ from the common ones.
+        Accepted ranges of hyperparameters, where they differ from the common ones.
     additive : bool
         True if the step adds to the weight a term that depends, except for decay, only on the gradient and the state.
     """
@@ -96,9 +96,12 @@ class Record:
     def __post_init__(self) -> None:
         RECORDS[self.name] = self
 
-    @cache  # noqa: B019  # there are as many records as optimizers
+    @cache  # noqa: B019  # there is only one record per optimizer
     def spelled(self, semantics: str) -> Mapping[str, str]:
-        """Return {islices' name of a hyperparameter: the framework's name}, also for a semantics without a preset."""
+        """Return a dict from islices' names of hyperparameters to a framework's names.
+
+        The semantics need not have a preset.
+        """
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
         return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}
@@ -113,7 +116,7 @@ class Record:
 TOUCHED = ("touched",)
 ALL = ("all",)
 
-#: semantics -> islices' name of a hyperparameter -> the framework's, where they differ
+#: semantics -> islices' name of a hyperparameter -> the framework's name, where the names differ
 SPELLED: Mapping[str, Mapping[str, str]] = {
     "islices": {},
     "fbgemm": {"lr": "learning_rate"},
@@ -149,25 +152,25 @@ SPELLED: Mapping[str, Mapping[str, str]] = {
 
 
 def raw(h: Hyper) -> bool:
-    """Return True if the update is Keras's for slices with unsummed duplicates."""
+    """Return True if the hyperparameters select Keras's update with unsummed duplicates."""
     return bool(h["duplicates"] == "raw")
 
 
-#: The option that adds an array which semantics keep in different terms.
+#: The name of a state's array whose meaning differs between semantics -> the option that adds the array.
 OPTIONS = {"momentum": "momentum", "v_max": "amsgrad"}
 
 
 def terms_of(name: str, record: Record) -> dict[str, float]:
-    """Return {semantics: the unit of an array}, for each semantics that has the array."""
+    """Return a dict from each semantics that has an array to the array's meaning, as in `Preset.terms`."""
     option = OPTIONS.get(name)
     return {s: p.terms.get(name, 0.0) for s, p in record.presets.items() if option is None or option in p.defaults}
 
 
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
-    """Convert the array of this name from the unit of source to that of target; raise ValueError if that is impossible.
+    """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    source is None if the user has not given it, which matters only if presets use different units. lr is None if it is
-    unknown.
+    Raise ValueError if that is impossible. `source` is None if the user has not given it; this matters only if the
+    meanings differ between presets. `lr` is None if it is unknown.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:
@@ -195,7 +198,7 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
 
 
 def check_names(given: Iterable[str], needed: Iterable[str], others: Iterable[str], place: str) -> None:
-    """Raise ValueError for the names of a state's arrays if one is lacking, or is neither needed nor one of others."""
+    """Raise ValueError if the names of a state's arrays lack a needed name, or contain one that is not accepted."""
     unknown = next((name for name in given if name not in (*needed, *others)), None)
     lacking = next((name for name in needed if name not in given), None)
     if unknown is not None or lacking is not None:

@@ -1,7 +1,7 @@
-"""One step of an optimizer. It reads the gradient's rows, changes copies by the rule, and writes them back.
+"""One step of an optimizer: read the gradient's rows of the table, apply the rule to copies, and write them back.
 
-`Request` is the step. `rows_step` takes it by the primitives, and `islices.optim.fused` by a kernel if possible. Rows
-are written after they are computed. If arrays change in place, no table-sized array is allocated.
+`Request` describes a step. `rows_step` does it with the primitives, and `islices.optim.fused` with a kernel if
+possible. Rows are written after they are computed. If arrays change in place, no table-sized array is allocated.
 SPEC clause 16.
 """
 
@@ -27,9 +27,9 @@ from islices.optim.formulas import DECAYS, Formula, Rule
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
-#: Elements in a block, when a step changes all rows of a table in place.
+#: The number of elements in a block if a step changes all rows of a table in place.
 BLOCK = 1 << 20
-#: Elements that the host computes at a time, so that a rule's temporaries stay in the caches.
+#: The number of elements that the host computes at a time, so that a rule's temporary arrays stay in the caches.
 PIECE = 1 << 14
 
 
@@ -40,17 +40,17 @@ Stepped: TypeAlias = tuple[Any, dict[str, Array]]
 
 
 class Request(NamedTuple):
-    """A checked step: the arrays that it changes, its gradient and its numbers."""
+    """A checked step: the arrays to change, the gradient and the rule's numbers."""
 
     formula: Formula
     at: Tables
-    grad: IndexedSlices | Array = None  # None where no step is taken
-    look: Look | None = None  # at the gradient's arrays, if it is valid for them
-    known: Array | None = None  # the rule's numbers, of NumPy unless traced
+    grad: IndexedSlices | Array = None  # None if nothing changes
+    look: Look | None = None  # the `Look` at the gradient's arrays, if it is still valid
+    known: Array | None = None  # the rule's numbers, a NumPy array unless traced
     frozen: Host | None = None  # row numbers, ascending and unique
-    apply: Array | None = None  # in traced code: int32 (1,), 0 for a step that is not taken
+    apply: Array | None = None  # in traced code: int32 (1,), 0 if the step changes nothing
     traced: bool = False  # True if the table or the state is traced
-    touched: bool = True  # True if only the rows of the slices move
+    touched: bool = True  # True if only the rows of the slices are updated
     donate: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
     @property
     def tables(self) -> list[Array]:
-        """Return the weights (or their float32 master), then the arrays of the state."""
+        """Return the weights (or the float32 master), then the arrays of the state."""
         return [self.at.arrays.get(name, self.at.weights) for name in self.names]
 
     @property
@@ -72,7 +72,7 @@ class Request(NamedTuple):
             return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
-        """Return an iterator over pieces of new rows; write each piece before computing the next."""
+        """Return an iterator over pieces of new rows. The caller must write each piece before it gets the next."""
         if self.touched:
             return self.some_rows()
         B, grad = self.at.B, self.grad
@@ -81,7 +81,7 @@ class Request(NamedTuple):
         return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
-        """Yield the new rows that the slices contain."""
+        """Yield the new values of the rows that the slices contain."""
         B = self.at.B
         ids, gradient = self._gradient()
         ids = self.where_taken(ids)
@@ -90,7 +90,7 @@ class Request(NamedTuple):
         yield ids, self._changed(gradient, old)
 
     def where_taken(self, ids: Array) -> Array:
-        """Return row numbers that are out of range, and so not written, if the step is not taken."""
+        """Return `ids`, or row numbers out of range if `apply` is 0, so that nothing is written then."""
         if self.apply is None:
             return ids
         B = self.at.B
@@ -99,7 +99,7 @@ class Request(NamedTuple):
             return B.where(B.equal(self.apply, 1), ids, nowhere)
 
     def whole_tables(self) -> Pieces:
-        """Yield all rows at once, for arrays that do not change in place and for traced code."""
+        """Yield the new values of all rows at once, for arrays that do not change in place and for traced code."""
         B, shape = self.at.B, self.at.shape
         if isinstance(self.grad, IndexedSlices):
             check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')
@@ -120,13 +120,13 @@ class Request(NamedTuple):
         yield None, new
 
     def blocks(self) -> Pieces:
-        """Yield all rows in blocks, without allocating a table-sized array."""
+        """Yield the new values of all rows in blocks, without allocating a table-sized array."""
         B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
         for block in row_blocks(shape, self.frozen):
             taken, at = block, None
-            if named is not None:  # the block's part of the sums, and the places of their rows in the block
+            if named is not None:  # the block's part of the sums, and the positions of their rows in the block
                 taken = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
                 at = np.searchsorted(block, named[taken])
             with B.scope():
@@ -139,7 +139,7 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, sums) of slices without frozen rows, or (None, whole arrays) of a dense gradient."""
+        """Return (ids, sums) for slices without frozen rows, or (None, whole arrays) for a dense gradient."""
         B = self.at.B
         if isinstance(self.grad, IndexedSlices):
             s = self.grad if self.frozen is None else drop_ordered(self.grad, self.frozen)
@@ -163,13 +163,13 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
             yield block
 
 
-# ---------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------- writing
 def rows_step(request: Request) -> Stepped:
-    """Take a step by the primitives: write its pieces, count the step, and return the table and the state."""
+    """Do a step with the primitives: write its pieces, count the step, and return the table and the state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
-        dtype = B.dtype(request.at.weights)  # the table holds rows of the master, rounded
+        dtype = B.dtype(request.at.weights)  # the table contains the master's rounded rows
         pieces = ((ids, [*rows, modes.run("astype", B, rows[:1], dtype=dtype)]) for ids, rows in pieces)
     now: dict[str, Any] = {"": request.at.table, **arrays}
     changed = write_pieces(B, [now[name] for name in names], pieces, donate=request.donate)
@@ -179,7 +179,7 @@ def rows_step(request: Request) -> Stepped:
 
 
 def count_step(request: Request) -> Array:
-    """Return the state's "step" increased by one if the step is taken."""
+    """Return the state's "step", increased by one unless `apply` is 0."""
     B, step = request.at.B, request.at.arrays["step"]
     with B.scope():
         one = B.asarray(np.ones(1, np.int32), step)
@@ -196,7 +196,7 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
 
 # ---------------------------------------------------------------------- the gradient
 def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
-    """Return ids and a list with the sums over duplicates. For a raw formula the list also has the sums of squares."""
+    """Return (ids, [sums over duplicates]). For a raw formula, the list also contains the sums of squares."""
     B = s.backend
     if not formula.raw:
         c = coalesce(s)
@@ -220,13 +220,13 @@ def _square(B: Backend, x: Array) -> Array:
 
 
 def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
-    """Return a where mask is 1, else b."""
+    """Return a where `mask` is 1, else b."""
     return B.where(B.equal(B.as_column(mask, a), 1), a, b)
 
 
 # ---------------------------------------------------------------------- the rule on rows
 def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
-    """Return the new rows of the weights and the state. rest is q if duplicates are raw, then the old rows."""
+    """Return the new rows of the weights and the state. `rest` has q if duplicates are raw, and then the old rows."""
     q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
         return _rule(B, formula, numbers, g, q, w, state)
@@ -267,20 +267,20 @@ def _rule(
 
 
 def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, Array]:
-    """Return the numbers by name, each of shape (1, ..., 1), which broadcasts with w."""
+    """Return a dict from names to numbers, each of shape (1, ..., 1), which broadcasts with w."""
     row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
     return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
 
 
 @lru_cache(maxsize=256)
 def array_rule(rule: Rule, B: Backend) -> Rule:
-    """Return the rule on arrays of a backend."""
+    """Return the rule bound to operators on arrays of a backend."""
     return bind(rule, array_operators(B))
 
 
 @cache
 def array_operators(B: Backend) -> Mapping[str, Any]:
-    """Return the operators on arrays of a backend."""
+    """Return a dict from operator names to functions on arrays of a backend."""
     return {
         "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
         "mul": B.round_product, "power": partial(array_power, B), "row_mean": partial(_row_mean, B), "sqrt": B.sqrt,
@@ -293,17 +293,17 @@ def _row_mean(B: Backend, x: Array) -> Array:
     return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
 
 
-#: Binary digits of an exponent in use: of its whole part, and of its fraction for each rounded type.
+#: The number of binary digits that are used of an exponent's whole part, and of its fraction for each dtype.
 WHOLE = 8
 FRACTION = {"float32": 32, "float64": 64}
 
 
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """Return x^exponent; both have one type, and exponent and one have shape (1, ..., 1) (SPEC clause 16).
+    """Return x^exponent. Both have one dtype; `exponent` and `one` have the shape (1, ..., 1) (SPEC clause 16).
 
-    No framework's pow is correctly rounded; roots and products are. For each digit of the fraction, from the last to
-    the first, ``r = sqrt(r)``, times sqrt(x) if the digit is 1. So each root halves the error so far. The whole part
-    follows.
+    Roots and products are correctly rounded; no framework's pow is. For each binary digit of the exponent's fraction,
+    from the last to the first, r becomes sqrt(r), times sqrt(x) if the digit is 1. So each root halves the error so
+    far. Then the result is multiplied by the power for the exponent's whole part.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)
@@ -317,7 +317,7 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Array], list[Array]]:
-    """Return the masks of the binary digits of the whole part (units first) and of the fraction (halves first)."""
+    """Return (masks of the whole part's binary digits, units first; masks of the fraction's digits, halves first)."""
     powers = [one]
     for _ in range(WHOLE - 1):
         powers.append(powers[-1] + powers[-1])

@@ -59,20 +59,20 @@ def table() -> str:
 # ---------------------------------------------------------------------- common text of all functions' docstrings
 LR = """\
 lr : float, array of one, or function of the step
-    The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+    The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
 """
 REST = """\
 rows : {{"touched", "all"}}, optional
-    "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-    as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+    "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+    like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
 semantics : {{{semantics}}}
     The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
 maximize : bool
-    Follow the gradient upwards.
+    True maximizes the loss instead of minimizing it.
 frozen : 1-D integer array or sequence, or boolean mask, optional
-    Rows that keep their bits, weight decay included.
+    Rows that no step changes, not even by weight decay.
 duplicates : {{"sum", "raw"}}
-    "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+    "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
 Returns
 -------
@@ -82,7 +82,7 @@ Optimizer
 Raises
 ------
 TypeError, ValueError, IndexError
-    A hyperparameter is invalid, or does not exist in this semantics.
+    A hyperparameter is invalid, or this semantics does not support it.
 
 Notes
 """

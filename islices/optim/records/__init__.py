@@ -1,1 +1,1 @@
-"""One module per optimizer: its function, and its record of rules, numbers, state and defaults per semantics."""
+"""One module per optimizer: its public function, and its record with rules, numbers, states and defaults."""

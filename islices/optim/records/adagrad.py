@@ -1,4 +1,4 @@
-"""Records of Adagrad and of row-wise Adagrad (one accumulator per row), under every semantics. SPEC clauses 11, 16."""
+"""The formulas of Adagrad and row-wise Adagrad (one accumulator per row) in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False, early=False):
-    """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean over the row.
+    """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean of squares over the row.
 
-    inside: eps is added under the root. early: the learning rate multiplies before the division.
-    weight_decay: that times the weight is added to the quotient.
+    If `inside`, eps is added under the root. If `early`, the learning rate multiplies before the division. If
+    `weight_decay` is given, weight_decay times the weight is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
@@ -34,13 +34,16 @@ def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False,
 
 
 def tensorflow_adagrad(g, q, w, accumulator, lr, one):
-    """Apply Adagrad without eps, with a rounded reciprocal root."""
+    """Apply TensorFlow's Adagrad, which has no eps and multiplies by a rounded reciprocal root."""
     accumulator = accumulator + q
     return w - mul(mul(lr, g), div(one, sqrt(accumulator))), accumulator
 
 
 def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
-    """Apply scale_by_rss: where(a > 0, rsqrt(a + eps), 0). A NaN is not above 0, so its element does not move."""
+    """Apply optax's scale_by_rss with the factor where(a > 0, rsqrt(a + eps), 0).
+
+    A NaN is not above 0, so an element with a NaN accumulator stays unchanged.
+    """
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
     scale = where(less_equal(accumulator, zero), zero, scale)
@@ -48,7 +51,7 @@ def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
 
 
 def fbgemm_rowwise_adagrad(g, q, w, accumulator, lr, eps):
-    """Compute one quotient per row, then one product per element."""
+    """Apply FBGEMM's row-wise Adagrad: compute one quotient per row, then one product per element."""
     accumulator = accumulator + q
     return w - mul(div(lr, sqrt(accumulator) + eps), g), accumulator
 
@@ -74,7 +77,7 @@ def _islices(h: Hyper) -> Formula:
 
 def _torch(h: Hyper) -> Formula:
     own = _islices(h)
-    if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
+    if is_on(h["weight_decay"]):  # torch raises for a sparse gradient
         own = replace(own, rows=ALL)
     return own if h["rows"] == "touched" else replace(own, options=("early",))
 
@@ -89,7 +92,7 @@ def _keras(h: Hyper) -> Formula:
 def _mxnet(h: Hyper) -> Formula:
     state = (State("accumulator"),)
     if is_on(h["weight_decay"]):
-        # MXNet's sparse kernel has no weight decay; its dense form is Python over arrays, with numbers in float64
+        # MXNet's sparse kernel has no weight decay; its dense update is Python code on arrays, with float64 numbers
         return Formula(adagrad_rule, Numbers, state, "element", rows=ALL, options=("inside", "weight_decay"))
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
@@ -100,7 +103,7 @@ def _rowwise_mxnet(h: Hyper) -> Formula:
 
 
 def _rowwise_fbgemm(h: Hyper) -> Formula:
-    """Return FBGEMM's formula. Its WeightDecayMode.L2 is ``(1 - f weight_decay) w - f g`` with the row's factor f."""
+    """Return FBGEMM's formula. WeightDecayMode.L2 computes ``(1 - f weight_decay) w - f g`` with the row's factor f."""
     return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
 
 
@@ -172,32 +175,32 @@ def adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad, which lowers each element's learning rate by the sum of its squared gradients (Duchi et al.
+    """Make Adagrad, which divides each element's step by the root of the sum of its squared gradients (Duchi et al.
     2011).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     eps : float, default 1e-10
-        Added to the root.
+        A small number that is added to the root.
     initial_accumulator : float, default 0
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     lr_decay : float, default 0
         The learning rate of step t is ``lr / (1 + (t - 1) lr_decay)``.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -207,7 +210,7 @@ def adagrad(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----
@@ -240,29 +243,29 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad with one accumulator per row, so the state of a large table is a column.
+    """Make Adagrad with one accumulator per row, so that the state of a table is one column.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     eps : float, default 1e-8
-        Added to the root.
+        A small number that is added to the root.
     initial_accumulator : float, default 0
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "mxnet"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -272,7 +275,7 @@ def rowwise_adagrad(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

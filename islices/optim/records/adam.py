@@ -1,4 +1,4 @@
-"""The records of Adam and AdamW, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Adam and AdamW in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def adam_rule(
     g, w, m, v, gain1, gain2, rate, eps, q=None, v_max=None, beta1=None, beta2=None, half=None, one=None, root=None,
     correction1=None, correction2=None, weight_decay=None, early=False,
 ):  # fmt: skip
-    """Apply Adam (Kingma and Ba 2015, algorithm 1). gain1 and gain2 are 1 - beta; the formula defines the means.
+    """Apply Adam (Kingma and Ba 2015, algorithm 1). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    rate contains the learning rate. Without root and the corrections it also contains the bias correction. v_max is
-    for amsgrad (Reddi et al. 2018): the root is that of the largest mean square so far. early: the rate multiplies
-    before the division. weight_decay: that times the weight is added to the direction, before the learning rate
-    multiplies.
+    `rate` contains the learning rate. If `root` and the corrections are absent, `rate` also contains the bias
+    correction. If `v_max` is given (amsgrad, Reddi et al. 2018), the root is of the largest mean square so far. If
+    `early`, the rate multiplies before the division. If `weight_decay` is given, weight_decay times the weight is added
+    to the direction before the learning rate multiplies.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -73,18 +73,18 @@ class TorchAdam(IslicesAdam):
 
 class TorchSparse(TorchAdam):
     def rate(self):
-        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps is added to the uncorrected root."""
+        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t). With this rate, eps is added to the uncorrected root."""
         E = self.E
         return E.div(E.round_product(self.exact_lr, E.sqrt(self.correction2())), self.correction1())
 
 
 class KerasAdam(Keras):
     def correction(self, beta: str) -> Any:
-        """Return 1 - beta^t in the table's type. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
+        """Return 1 - beta^t in the table's dtype. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(beta)))
 
     def rate(self):
-        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t) in the table's type."""
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t) in the table's dtype."""
         E = self.E
         return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.correction2())), self.correction1())
 
@@ -96,7 +96,7 @@ class TensorFlowAdam(KerasAdam, Singles):
 
 class MXNet(Singles):
     def rate(self):
-        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), formed in float64 by Python and rounded once."""
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), which MXNet computes in Python's float64 and rounds once."""
         E = self.E
         correction = E.div(E.sqrt(self.correction2()), self.correction1())
         return E.astype(E.round_product(self.exact_lr, correction), "float32")
@@ -122,7 +122,7 @@ def _running_products(base: float, count: int) -> Host:
 
 
 def _tensorflow_power(n: Numbers, base: float) -> Any:
-    """Return base^t as the variable beta_power holds it: a running product, rounded to float32 at each step.
+    """Return base^t like TensorFlow's variable beta_power: a running product, rounded to float32 at each step.
 
     Traced code gets the rounded power, because the running product has no closed form.
     """
@@ -137,7 +137,7 @@ def _tensorflow_power(n: Numbers, base: float) -> Any:
 
 # ---------------------------------------------------------------------- formulas
 def adam_state(h: Hyper) -> tuple[State, ...]:
-    """Return the running means, and with amsgrad the largest mean of squares so far."""
+    """Return the arrays of the state: the two running means, and for amsgrad the largest mean square so far."""
     return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
 
 
@@ -151,7 +151,7 @@ def _torch_dense(h: Hyper) -> Formula:
 
 
 def _torch(h: Hyper) -> Formula:
-    if h["amsgrad"] or is_on(h["weight_decay"]):  # SparseAdam has neither
+    if h["amsgrad"] or is_on(h["weight_decay"]):  # torch's SparseAdam supports neither
         return _torch_dense(h)
     if h["rows"] == "all":
         return replace(_torch_dense(h), rows=("touched", "all"))
@@ -252,33 +252,33 @@ def adam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adam (Kingma and Ba 2015, algorithm 1); rows="touched" makes lazy Adam.
+    """Make Adam (Kingma and Ba 2015, algorithm 1). rows="touched" makes lazy Adam.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
-        1 - beta^t with the beta of step t.
+        The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
+        correction of step t is 1 - beta^t with the beta of step t.
     eps : float, default 1e-8
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move; see `adamw` for decoupled weight decay.
+        weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
-        Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
-        The semantics islices, keras, optax and torch have it.
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -288,7 +288,7 @@ def adam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----
@@ -329,28 +329,28 @@ def adamw(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
-        1 - beta^t with the beta of step t.
+        The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
+        correction of step t is 1 - beta^t with the beta of step t.
     eps : float, default 1e-8
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float, default 0.01
-        The rows that move are multiplied by 1 - lr * weight_decay first.
+        The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
-        Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
-        The semantics islices, keras and torch have it.
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -360,7 +360,7 @@ def adamw(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

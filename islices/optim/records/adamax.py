@@ -1,4 +1,4 @@
-"""The record of Adamax, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Adamax in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from islices.optim.rules import gradient_mean
 def adamax_rule(
     g, w, m, u, gain1, beta2, rate, eps, beta1=None, half=None, one=None, correction1=None, inside=False, early=False
 ):
-    """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t).
+    """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. `gain1` is 1 - beta1.
 
-    inside: eps is added to the gradient's absolute value. early: the rate multiplies before the division. correction1
-    is the bias correction; rate then does not contain it.
+    `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside`, eps is added to the
+    gradient's absolute value. If `early`, the rate multiplies before the division.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
@@ -93,26 +93,26 @@ def adamax(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     beta1 : float, default 0.9
-        Decay of the running mean of gradients.
+        The decay rate of the running mean of gradients.
     beta2 : float, default 0.999
-        Decay of the largest absolute gradient so far.
+        The factor by which the largest absolute gradient so far decays at each step.
     eps : float, default 1e-8
-        Added to the largest absolute gradient.
+        A small number that is added to the largest absolute gradient.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def adamax(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The record of FTRL-Proximal, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of FTRL-Proximal in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.optim.record import ALL, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def raised(n, exponent, one, linear):
-    """Return n^-lr_power: n if linear is given, another power if exponent is given, else the root of n."""
+    """Return n^-lr_power: n if `linear` is True, a power of n if `exponent` is given, else the square root of n."""
     return n if linear else sqrt(n) if exponent is None else power(n, exponent, one)
 
 
@@ -26,9 +26,9 @@ def clipped(z, l1):
 
 
 def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, one=None, linear=False):
-    """Apply FTRL-Proximal (McMahan et al. 2013, algorithm 1): an element with ``|z| <= l1`` is exactly zero.
+    """Apply FTRL-Proximal (McMahan et al. 2013, algorithm 1). An element with ``|z| <= l1`` becomes exactly zero.
 
-    TensorFlow's l2_shrinkage is a penalty that enters z but not the sum of squares.
+    TensorFlow's l2_shrinkage is a penalty that is added to z but not to the sum of squares.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -39,9 +39,9 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 
 
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
-    """Apply TensorFlow's FTRL. penalty is 2 (l2 + beta / (2 lr)), shrinkage is 2 l2_shrinkage.
+    """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), `shrinkage` is 2 l2_shrinkage.
 
-    everywhere: Keras also recomputes rows without a gradient from z; z = 0 gives 0.
+    If `everywhere`, rows without a gradient are also recomputed from z, as in Keras; where z is 0, they become 0.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -51,8 +51,10 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
 
 
 def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
-    """Multiply the weight by 0 where |z| <= l1 instead of replacing it. So it is NaN where the quotient is not
-    finite."""
+    """Apply MXNet's FTRL, which multiplies the quotient by 0 where |z| <= l1 instead of replacing it by 0.
+
+    So the weight becomes NaN where the quotient is not finite.
+    """
     total = n + q
     root = sqrt(total)
     z = z + (g - div(mul(root - sqrt(n), w), lr))
@@ -68,7 +70,7 @@ class IslicesFtrl(Numbers):
 
 class KerasFtrl(IslicesFtrl, Keras):
     def penalty(self):
-        """Return 2 (l2 + beta / (2 lr)) in the table's type."""
+        """Return 2 (l2 + beta / (2 lr)) in the table's dtype."""
         lr, two = self.narrow(self.lr()), self.narrow(self.two)
         beta, l2 = self.narrow(self.h["beta"]), self.narrow(self.h["l2"])
         return self.E.round_product(two, l2 + self.E.div(beta, self.E.round_product(two, lr)))
@@ -82,7 +84,7 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
-    """Return the rule's options: n^-lr_power is the root of n, n, or some other power."""
+    """Return the rule's options for lr_power, which makes n^-lr_power the root of n, n itself, or another power."""
     return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
 
 
@@ -118,7 +120,7 @@ STRENGTHS = {
     "l2_shrinkage": "l2_shrinkage_regularization_strength",
     "lr_power": "learning_rate_power",
 }
-#: n^-lr_power is formed from eight binary digits of the whole part.
+#: The bound of -lr_power: the power is computed from eight binary digits of the exponent's whole part.
 LARGEST_POWER = 256
 FTRL = Record(
     "ftrl",
@@ -159,34 +161,34 @@ def ftrl(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make FTRL-Proximal: l1 makes weights exactly zero (McMahan et al. 2013, algorithm 1).
+    """Make FTRL-Proximal, in which an l1 penalty makes weights exactly zero (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     l1, l2 : float, default 0
-        Strength of the penalties.
+        The strengths of the l1 and l2 penalties.
     beta : float, default 0
-        Added to the root in the denominator.
+        A number that is added to the root in the denominator.
     l2_shrinkage : float, default 0
         l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared. It is
         TensorFlow's l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas double it, and l2 too.
     lr_power : float, -256 < lr_power <= 0, default -0.5
-        The power of the sum of squares by which the learning rate falls.
+        The learning rate is multiplied by this power of the sum of squares.
     initial_accumulator : float, default 0.1
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "tensorflow"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -196,7 +198,7 @@ def ftrl(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The record of Lion, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Lion in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from islices.optim.rules import running
 
 
 def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, weight_decay=None):
-    """Apply Lion (Chen et al. 2023). gain1 and gain2 are 1 - beta; weight_decay w is added to the sign."""
+    """Apply Lion (Chen et al. 2023). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
+
+    If `weight_decay` is given, weight_decay times the weight is added to the sign.
+    """
     step = sign(running(m, g, gain1, beta1), zero, one)
     if weight_decay is not None:
         step = step + mul(weight_decay, w)
@@ -63,30 +66,29 @@ def lion(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Lion, which moves every element by the learning rate against the sign of a running mean (Chen et al.
-    2023).
+    """Make Lion, which subtracts the learning rate times the sign of a running mean of gradients (Chen et al. 2023).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     beta1 : float, default 0.9
-        Decay of the running mean whose sign gives the direction.
+        The decay rate of the running mean whose sign is the direction of the step.
     beta2 : float, default 0.99
-        Decay of the running mean that the state keeps.
+        The decay rate of the running mean that the state stores.
     weight_decay : float, default 0
-        The rows that move are multiplied by 1 - lr * weight_decay first.
+        The updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def lion(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The record of Nadam, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of Nadam in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ STATE = (State("m"), State("v", positive=True))
 
 
 # ---------------------------------------------------------------------- the schedule of momentum
-# mu_t = beta1 (1 - 0.5 c^t) with c = 0.96^momentum_decay (Dozat 2016). Frameworks keep the product mu_1 ... mu_t as a
-# state. Here it is beta1^t, with the current beta1, times the product of 1 - 0.5 c^k. That product is a function of t
-# which soon becomes constant, so it needs no state, and traced steps read it from a table.
+# mu_t = beta1 (1 - 0.5 c^t) with c = 0.96^momentum_decay (Dozat 2016). Frameworks store the product mu_1 ... mu_t as a
+# state. This module computes it as beta1^t, with the current beta1, times the product of 1 - 0.5 c^k for k = 1 ... t.
+# The second product is a function of t that soon becomes constant, so it needs no state, and traced steps read it from
+# a table.
 @lru_cache(maxsize=64)
 def _fading(momentum_decay: float) -> float:
     """Return c = 0.96^momentum_decay."""
@@ -38,7 +39,10 @@ def _fading(momentum_decay: float) -> float:
 
 @lru_cache(maxsize=64)
 def _products(c: float) -> Host:
-    """Return the products of 1 - 0.5 c^k for k up to 1, 2, ..., until they stay constant; 0 below 1e-290."""
+    """Return the products of 1 - 0.5 c^k over k = 1 ... t, for t = 1, 2 and so on until the products stay constant.
+
+    Products below 1e-290 become 0.
+    """
     products: list[float] = []
     product, factor = 1.0, 0.0
     while product and factor != 1.0:
@@ -69,7 +73,10 @@ def _product(n: Numbers, beta1: Any, c: float) -> Array:
 # ---------------------------------------------------------------------- rules
 def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None, half=None, one=None, root=None,
                   correction2=None, apart=False):  # fmt: skip
-    """Apply Nadam (Dozat 2016). gain1 and gain2 are 1 - beta, root is sqrt(1 - beta2^t). apart: torch divides twice."""
+    """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2, and `root` is sqrt(1 - beta2^t).
+
+    If `apart`, the gradient and the running mean are divided separately, as in torch.
+    """
     m = gradient_mean(m, g, gain1, None, half, one)
     v = square_mean(v, g, q, gain2, beta2)
     spread = (div(sqrt(v), root) if correction2 is None else sqrt(div(v, correction2))) + eps
@@ -81,7 +88,7 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
 
 
 def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correction2, lr, eps, beta1=None, beta2=None):
-    """Apply Nadam with two bias corrections of the mean; beta1 selects optax's order of operations."""
+    """Apply Nadam with two bias corrections of the running mean. If `beta1` is given, use optax's operation order."""
     m = gradient_mean(m, g, gain1, beta1, None, None)
     v = square_mean(v, g, q, gain2, beta2)
     spread = sqrt(div(v, correction2)) + eps
@@ -100,19 +107,19 @@ class IslicesNadam(adam.IslicesAdam):
         return (*_momenta(self, beta1, c), _product(self, beta1, c))
 
     def head(self):
-        """Return the factor of the gradient."""
+        """Return the factor that multiplies the gradient."""
         (mu, _, product), one = self.momenta(), self.number(1.0)
         return self.E.div(self.E.round_product(self.exact_lr, one - mu), one - product)
 
     def rate(self):
-        """Return the factor of the running mean."""
+        """Return the factor that multiplies the running mean."""
         _, after, product = self.momenta()
         rest = self.number(1.0) - self.E.round_product(product, after)
         return self.E.div(self.E.round_product(self.exact_lr, after), rest)
 
 
 def _mu_product(h: Hyper, t: int) -> float:
-    """Return mu_product, as torch keeps it, after t steps."""
+    """Return mu_product of torch's state after t steps."""
     return (
         float(_torch_products(h["beta1"], h["momentum_decay"], 1 << max(10, (t - 1).bit_length()))[t - 1]) if t else 1.0
     )
@@ -120,7 +127,7 @@ def _mu_product(h: Hyper, t: int) -> float:
 
 @lru_cache(maxsize=64)
 def _torch_products(beta1: float, momentum_decay: float, count: int) -> Host:
-    """Return torch's float32 mu_product of each step, and zeros once 1 minus the product is 1."""
+    """Return torch's float32 mu_product after each step. It is 0 once 1 minus the product rounds to 1."""
     products = np.zeros(count, np.float32)
     product = np.float32(1.0)
     for k in range(count):
@@ -146,9 +153,9 @@ class TorchNadam(IslicesNadam, adam.TorchAdam):
 
 
 class KerasNadam(adam.KerasAdam):
-    """Keras's numbers: betas pass through float32, and so does 0.96 except in the product.
+    """Keras's numbers: betas are rounded to float32, and so is 0.96 except in the product.
 
-    Corrections are formed in the table's type.
+    Corrections are computed in the table's dtype.
     """
 
     def hyper(self, name: str) -> Any:
@@ -183,7 +190,7 @@ class OptaxNadam(adam.OptaxAdam):
         return self.h["beta1"]
 
     def after1(self):
-        """Return the correction of the next step."""
+        """Return the bias correction of the next step."""
         count = self.count + self.array(np.ones(1, np.int32))
         return OptaxNadam(self.E, count, self.h, self.wide).correction1()
 
@@ -194,7 +201,7 @@ def _decay(h: Hyper) -> str:
 
 
 def _torch(h: Hyper) -> Formula:
-    # mu_product contains beta1 of every step so far
+    # mu_product is a product that contains beta1 of each step so far
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
     return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
@@ -246,35 +253,35 @@ def nadam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Nadam: Adam with Nesterov's momentum, which grows with the step count (Dozat 2016).
+    """Make Nadam, which is Adam with a Nesterov momentum that grows with the step count (Dozat 2016).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares. With schedules, the corrections of step t use the
-        betas of step t.
+        The decay rates of the running means of gradients and of squared gradients. With schedules, the
+        bias corrections of step t use the betas of step t.
     eps : float, default 1e-8
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     momentum_decay : float, 0 <= momentum_decay < 256, default 4e-3
         The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
         has no such growth.
     decoupled_weight_decay : bool, default False
-        True decouples the decay: it multiplies the rows that move by 1 - lr * weight_decay first.
+        True decouples the weight decay: the updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -284,7 +291,7 @@ def nadam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

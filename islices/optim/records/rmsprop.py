@@ -1,4 +1,4 @@
-"""The record of RMSprop, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of RMSprop in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def rmsprop_rule(
     g, w, mean_square, gain_rho, lr, eps, q=None, mean=None, momentum=None, rho=None, mu=None, half=None, one=None,
     zero=None, inside=False, early=False, reciprocal=False, up=False,
 ):  # fmt: skip
-    """Apply RMSprop (Tieleman and Hinton 2012). gain_rho is 1 - rho; mean selects the variance (Graves 2013).
+    """Apply RMSprop (Tieleman and Hinton 2012). `gain_rho` is 1 - rho.
 
-    zero: a variance that rounding makes negative becomes zero. inside: eps is added under the root. early: the learning
-    rate multiplies before the division. reciprocal: the rate multiplies before the buffer, and the root is a rounded
-    reciprocal. up: the buffer holds steps that are added to the weight.
+    If `mean` is given, the variance replaces the mean square (Graves 2013). If `zero` is given, a variance that
+    rounding makes negative becomes zero. If `inside`, eps is added under the root. If `early`, the learning rate
+    multiplies before the division. If `reciprocal`, the rate multiplies before the buffer, and the root is a rounded
+    reciprocal. If `up`, the buffer stores steps that are added to the weight.
     """
     mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square
@@ -45,7 +46,7 @@ def rmsprop_rule(
 
 
 def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
-    """Apply TensorFlow's step on slices, with a reciprocal root and eps added before the difference."""
+    """Apply TensorFlow's RMSprop for slices, with a reciprocal root and eps added before the mean is subtracted."""
     mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:
@@ -57,8 +58,10 @@ def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, ep
 
 # ---------------------------------------------------------------------- formulas
 def _plain(h: Hyper, *options: str) -> Formula:
-    """Return the formula with further options of the rule. Without "zero", a variance that rounds below zero gives
-    NaN."""
+    """Return the formula with further options of the rule.
+
+    Without the option "zero", a variance that rounding makes negative gives NaN.
+    """
     moving = is_on(h["momentum"])
     state = (
         State("mean_square", positive=True), *[State("mean")] * h["centered"], *[State("momentum")] * moving
@@ -78,7 +81,7 @@ def _keras(h: Hyper) -> Formula:
 
 def _tensorflow(h: Hyper) -> Formula:
     mean = (State("mean"),) if h["centered"] else ()
-    state = (State("mean_square", 1.0), *mean, State("momentum"))  # the mean square begins with ones
+    state = (State("mean_square", 1.0), *mean, State("momentum"))  # the mean square starts at 1
     if h["rows"] == "touched":
         return Formula(tensorflow_rmsprop, Singles, state, "element")
     return Formula(rmsprop_rule, Singles, state, "element", options=("mu", "inside", "early"))
@@ -89,8 +92,7 @@ GAMMA2 = 0.9
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. MXNet has only dense kernels and densifies a sparse gradient, so all rows' means
-    decay."""
+    """Return MXNet's formula. MXNet has only dense kernels, so the running means of all rows decay at each step."""
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         options = ("rho", "mu", "inside", "early", "up")
@@ -167,28 +169,28 @@ def rmsprop(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     rho : float, default 0.9
-        Decay of the running means.
+        The decay rate of the running means.
     eps : float, default 1e-8
-        Added to the root.
+        A small number that is added to the root.
     momentum : float, default 0
-        Decay of a buffer of steps.
+        The decay rate of a buffer of steps.
     centered : bool, default False
-        Use the variance instead of the mean square (Graves 2013).
+        True divides by the root of the variance instead of the mean square (Graves 2013).
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -198,7 +200,7 @@ def rmsprop(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----

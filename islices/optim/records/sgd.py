@@ -1,4 +1,4 @@
-"""The record of gradient descent, with or without momentum, under every semantics. SPEC clauses 11 and 16."""
+"""The formulas of gradient descent, with or without momentum in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    nesterov follows Sutskever et al. 2013, but with the gradient at w. gain is 1 - dampening. The learning rate does
-    not enter the buffer.
+    `gain` is 1 - dampening. The learning rate does not multiply the buffer. If `nesterov`, apply Nesterov's momentum
+    (Sutskever et al. 2013), but with the gradient at w.
     """
     step = g
     if momentum is not None:
@@ -32,14 +32,17 @@ def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
 
 
 def inner_sgd(g, w, momentum, mu, lr, weight_decay=None, nesterov=False):
-    """Apply momentum with a buffer that contains the learning rate and points downwards."""
+    """Apply momentum with a buffer of steps that include the learning rate and are added to the weight."""
     old = mul(mu, momentum)
     momentum = (old if weight_decay is None else old - mul(mul(lr, weight_decay), w)) - mul(lr, g)
     return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
-    """Apply momentum without the learning rate in the buffer. On slices the rate multiplies the coefficient first."""
+    """Apply TensorFlow's Nesterov momentum; the buffer does not include the learning rate.
+
+    For slices (`dense` is False) the learning rate first multiplies the momentum coefficient.
+    """
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
 
@@ -47,20 +50,20 @@ def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
 # ---------------------------------------------------------------------- formulas
 class TorchSgd(Numbers):
     def gain(self):
-        """Return 1 - dampening, or 1 at the first step: the buffer begins with the undampened gradient."""
+        """Return 1 - dampening, or 1 at the first step, because the buffer starts with the undampened gradient."""
         first = self.E.equal(self.count, 0)
         return self.E.where(first, self.number(1.0), self.array_of(self.complement("dampening")))
 
 
 class Shrinking(Singles):
     def keep(self):
-        """Return 1 - lr wd, formed in the table's dtype."""
+        """Return 1 - lr weight_decay, computed in the table's dtype."""
         decay = self.E.round_product(self.narrow(self.hyper("lr")), self.narrow(self.hyper("weight_decay")))
         return self.narrow(self.one) - decay
 
 
 class Shrunk(Shrinking):
-    narrow_dtype = "float32"  # the standard update forms its factor in float32 even for a float64 table
+    narrow_dtype = "float32"  # the standard update computes its factor in float32 even for a float64 table
 
 
 BUFFER = (State("momentum"),)
@@ -81,9 +84,9 @@ def _torch(h: Hyper) -> Formula:
             'accepted with semantics="torch" is momentum > 0 and dampening=0'
         )
     own = _islices(h)
-    if not is_on(mu):  # a sparse gradient with weight decay raises in torch
+    if not is_on(mu):  # torch raises for a sparse gradient with weight decay
         return replace(own, rows=ALL) if is_on(h["weight_decay"]) else own
-    # torch keeps the sum of all sparse gradients, and steps by it every time
+    # torch's buffer accumulates all sparse gradients, and each step uses the whole buffer
     return replace(own, numbers=TorchSgd if is_on(dampening) else Numbers, rows=ALL)
 
 
@@ -162,31 +165,31 @@ def sgd(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make gradient descent, with or without momentum.
+    """Make stochastic gradient descent, with or without momentum.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
+        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
     momentum : float, default 0
-        Momentum coefficient; 0 disables it.
+        The momentum coefficient; 0 disables momentum.
     dampening : float, default 0
-        The gradient enters the buffer times 1 - dampening.
+        The gradient is multiplied by 1 - dampening before it is added to the buffer.
     nesterov : bool, default False
-        Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
+        True uses Nesterov's momentum: the step is the gradient plus the decayed buffer (Sutskever et al. 2013).
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
-        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
+        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
+        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that keep their bits, weight decay included.
+        Rows that no step changes, not even by weight decay.
     duplicates : {"sum", "raw"}
-        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
+        "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
 
     Returns
     -------
@@ -196,12 +199,12 @@ def sgd(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or does not exist in this semantics.
+        A hyperparameter is invalid, or this semantics does not support it.
 
     Notes
     -----
     Without momentum: ``w - lr g``. With momentum: ``b = mu b + (1 - dampening) g``, then ``w - lr b``, or with nesterov
-    ``w - lr (g + mu b)``. b begins with zeros.
+    ``w - lr (g + mu b)``. b is zeros before the first step.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples
