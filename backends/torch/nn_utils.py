@@ -53,7 +53,7 @@ def clip_grad_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float, or what float() makes one, as torch has it
+    max_norm : float, or any object that float() accepts
         Not negative.
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
@@ -211,7 +211,7 @@ def clip_grads_with_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float, or what float() makes one, as torch has it
+    max_norm : float, or any object that float() accepts
         Not negative.
     total_norm : Tensor of one, or float
         The result of `get_total_norm`, perhaps combined over processes or pipeline stages. NaN makes the gradients NaN.
@@ -254,7 +254,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    clip_value : float, or what float() makes one
+    clip_value : float, or any object that float() accepts
         Not negative.
     foreach : bool, optional
         Accepted for compatibility, without effect.
