@@ -156,8 +156,8 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
-    """Return fn(), or raise TimeoutError after so many seconds. After a timeout fn continues in a thread that does not
-    keep the process from ending."""
+    """Return fn(), or raise TimeoutError if fn takes longer than `seconds`. After a timeout fn continues in a thread
+    that does not keep the process from ending."""
     outcome: list[Any] = []
 
     def run() -> None:

@@ -3,9 +3,9 @@
 The core always computes norms in float64, so `scope` turns 64-bit types on for the current thread while the primitives
 run. This module handles these properties of JAX:
 
-- Inside `jax.jit` the scope only lasts for the tracing. JAX 0.7 lowers the result under the user's setting and narrows
-  every 64-bit *literal* in it to 32 bits, which does not compile. JAX does not narrow arrays, so `constant` turns
-  literals into arrays.
+- Inside `jax.jit` the scope is only active while JAX traces the function. JAX 0.7 lowers the result under the user's
+  setting and narrows every 64-bit *literal* in it to 32 bits, which does not compile. JAX does not narrow arrays, so
+  `constant` turns literals into arrays.
 - A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So `constant`
   converts a scalar to its array's dtype before JAX sees it.
 - The backward pass of `jax.grad` runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and fails.

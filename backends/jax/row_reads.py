@@ -234,8 +234,8 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return the type of the row numbers to store for a read whose starts have this dtype: int64 if starts have 64 bits
-    or there are too many rows for int32, else int32."""
+    """Return the type in which to store row numbers of a read. It is int64 if the read's starts have 64 bits or int32
+    is too narrow for the rows, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 

@@ -49,7 +49,8 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     Raises
     ------
     TypeError
-        The argument is not a Keras optimizer, or its variables have no names here, such as Adafactor's factors.
+        The argument is not a Keras optimizer, or `islices.optim` has no names for the optimizer's variables, such as
+        Adafactor's factors.
 
     Notes
     -----

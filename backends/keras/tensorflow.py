@@ -113,7 +113,7 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the instances that a class of keras.optimizers makes on this backend."""
+    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
     return kind
 
 

@@ -85,8 +85,8 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the instances that a class of keras.optimizers makes. On torch the `__new__` of
-    keras.optimizers' classes returns a subclass."""
+    """Return the class that an optimizer made by a class of keras.optimizers has. On torch, `__new__` of
+    keras.optimizers' classes returns an object of another class."""
     return type(kind())
 
 

@@ -117,8 +117,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Parameters
     ----------
     params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
-        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False: a kvstore that
-        updates adds up the gradients and applies them in one operation, which leaves no place to clip.
+        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False: a kvstore adds
+        up the gradients and applies the sum in one operation, so the sum could not be clipped.
     clip_global_norm : float, optional
         The largest norm of the gradients in the scale that the optimizer sees: divided by the batch size of `step` or
         `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
@@ -129,9 +129,9 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError
-        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. If clip_global_norm is set,
-        also: update_on_kvstore is True, a weight is row_sparse (MXNet updates such weights in the kvstore), or the
-        batch size is not above 0.
+        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. A Trainer with
+        clip_global_norm also raises if update_on_kvstore is True, a weight is row_sparse (MXNet updates such weights in
+        the kvstore), or the batch size is not above 0.
 
     Notes
     -----

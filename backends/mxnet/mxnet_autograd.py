@@ -62,8 +62,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the rows that `read` returns for weights and ids: new variables, with respect to which the loss is
-        differentiated, or constants if autograd is not recording."""
+        """Return the rows that `read` returns for weights and ids. They are new variables of the loss, or constants if
+        autograd is not recording."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "

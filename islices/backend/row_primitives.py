@@ -25,7 +25,7 @@ class NativeParts(NamedTuple):
     values : array, shape (n, *row_shape)
     indices : array, shape (n,)
     dense_shape : tuple of int
-        (rows, *row_shape); rows may be None for unknown.
+        (rows, *row_shape); rows is None if the number is unknown.
     coalesced : bool
         True if the object claims that its indices are strictly ascending.
     padded : bool

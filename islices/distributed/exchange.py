@@ -26,7 +26,7 @@ class HostLeaf(NamedTuple):
     """A leaf in the form in which ranks send it: the elements of a dense array, or the indices and values of coalesced
     slices.
 
-    bfloat16 is uint16. `rows` is the number of the table's rows, or None if unknown.
+    bfloat16 arrays are uint16 here. `rows` is the number of the table's rows, or None if unknown.
     """
 
     columns: Sequence[Host]

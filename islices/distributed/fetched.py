@@ -121,7 +121,7 @@ def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host
     """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
 
     `values` are the gradients of this rank's ids at `places`, which are ascending. Each rank sends one bit per fetched
-    row, set if the row has a gradient, and then the gradients in the order of the fetched rows.
+    row, set if the row has a gradient. The gradients follow, in the order of the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)

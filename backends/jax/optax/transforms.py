@@ -206,8 +206,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ----------
     inner : optax.GradientTransformation
         A transformation that treats each row by itself, so that zero rows of the gradient do not change the other rows.
-        Accepted are adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others. Rejected
-        are norms of parameters or moments (lamb, lars), means over rows, factored moments like adafactor's, and noise.
+        adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others do so. `on_rows`
+        rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as adafactor's, and
+        noise.
     rows : {"touched", "all"}
         "touched": rows of the parameters and of the state that a sparse gradient lacks keep their bits, at no cost.
         "all": gradients become dense, every row is updated as in optax, and the update is dense.

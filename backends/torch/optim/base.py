@@ -92,7 +92,7 @@ class RowOptimizer(torch.optim.Optimizer):
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
         with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
-        because ``p.grad`` is only read, and stays unclipped. max_norm belongs to the optimizer, not to groups or to
+        because it only reads ``p.grad``, which stays unclipped. max_norm belongs to the optimizer, not to groups or to
         ``state_dict``. You may set max_norm between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
