@@ -6,8 +6,8 @@ It handles these properties of JAX (the modules `precision`, `scatters` and `hos
   its padding with the same index; the data of its padding need not be zero.
 - XLA rewrites a / broadcast(b) to a product with the reciprocal, also in eager code; the result can be 1 ulp off. So
   `div` first broadcasts the divisor, under a trace behind a barrier. XLA contracts a product and a sum to a fused
-  multiply-add, and moves additions into scatters, even across a barrier. Only a selection between them prevents this:
-  `precision.apart`.
+  multiply-add, and moves additions into scatters, even across a barrier. Only a selection between the product and the
+  sum prevents this: `precision.apart`.
 - JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
   which need no compilation. Sums are padded to lengths that are powers of two.
 """

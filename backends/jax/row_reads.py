@@ -82,7 +82,7 @@ class Evaluation:
     found values.
 
     `outputs` has the marks of results that are marked leaves again. `others` has the leaves that nested jaxprs also use
-    in other ways than by rows.
+    without reading rows.
     """
 
     run: Callable[..., Any]

@@ -63,7 +63,7 @@ class Adagrad(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.adagrad` defines the formula. The state has "step", "sum". SPEC clause 16.
+    `islices.optim.adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class RowwiseAdagrad(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.rowwise_adagrad` defines the formula. The state has "step", "sum". SPEC clause 16.
+    `islices.optim.rowwise_adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -270,7 +270,7 @@ class Adamax(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.adamax` defines the formula. The state has "step", "exp_avg", "exp_inf". SPEC clause 16.
+    `islices.optim.adamax` defines the formula. The state has "step", "exp_avg" and "exp_inf". SPEC clause 16.
 
     Examples
     --------
@@ -328,7 +328,7 @@ class Ftrl(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.ftrl` defines the formula. The state has "step", "z", "n". SPEC clause 16.
+    `islices.optim.ftrl` defines the formula. The state has "step", "z" and "n". SPEC clause 16.
 
     Examples
     --------
@@ -380,7 +380,7 @@ class Lion(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.lion` defines the formula. The state has "step", "exp_avg". SPEC clause 16.
+    `islices.optim.lion` defines the formula. The state has "step" and "exp_avg". SPEC clause 16.
 
     Examples
     --------
@@ -434,7 +434,7 @@ class NAdam(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.nadam` defines the formula. The state has "step", "exp_avg", "exp_avg_sq". SPEC clause 16.
+    `islices.optim.nadam` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
