@@ -1,4 +1,4 @@
 """The adapters: one folder per framework, and one folder per engine that only `islices.distributed` uses (`mpi`).
 
-A framework's engine is ``collectives.py`` in its folder.
+If a framework also has an engine, the engine's code is ``collectives.py`` in the framework's folder.
 """

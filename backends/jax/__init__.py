@@ -1,15 +1,15 @@
 """The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
 
-It handles these properties of JAX (`precision`, `scatters` and `host_views` have further lists):
+It handles these properties of JAX (the modules `precision`, `scatters` and `host_views` list more):
 
-- Inside `jax.jit` shapes are static. A slot cannot be dropped, so it is moved to the sentinel row ``rows``. `BCOO` uses
-  the same row for its padding, where data need not be zero.
-- XLA rewrites a / broadcast(b) to a product by the reciprocal, also in eager code, which is 1 ulp off. `div` spreads
-the divisor
-  first, behind a barrier under a trace. XLA contracts a product and a sum to a fused multiply-add, and moves additions
-  into scatters, even across a barrier. Only a selection between them prevents this: `precision.apart`.
-- Every new shape compiles. So operations that only move memory use NumPy views of CPU arrays, at no cost. Sums use
-  lengths that are powers of two.
+- Inside `jax.jit` shapes are static. A slot cannot be dropped, so its index becomes the sentinel ``rows``. `BCOO` marks
+  its padding with the same index; the data of its padding need not be zero.
+- XLA rewrites a / broadcast(b) to a product with the reciprocal, also in eager code; the result can be 1 ulp off. So
+  `div` first broadcasts the divisor, under a trace behind a barrier. XLA contracts a product and a sum to a fused
+  multiply-add, and moves additions into scatters, even across a barrier. Only a selection between the product and the
+  sum prevents this: `precision.apart`.
+- JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
+  which need no compilation. Sums are padded to lengths that are powers of two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
 
-#: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
+#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: self.
 method: Any = staticmethod
 
 
@@ -127,11 +128,11 @@ class JaxBackend(Backend):
         if look.views is None or look.dtypes[1] not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
-        else:  # an array of them would take longer than all that is done here
+        else:  # building an array of them would take longer than the whole function
             indices, row = None, look.views[1].reshape(look.shapes[1][:1])
             padded = bool((row == shape[0]).any())
             look = look._replace(shapes=[look.shapes[0], row.shape], views=[look.views[0], row])
-        # padding slots may hold anything, so that nothing is known of their rows yet
+        # padding slots may contain anything, so nothing is known about their rows yet
         return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 
     def to_native(
@@ -182,8 +183,8 @@ class JaxBackend(Backend):
         if x.dtype == np.float64 and isinstance(x, Tracer) and not users_x64():
             return precision.leave(x, dtype)
         out = lax.convert_element_type(x, target)
-        # where xla_allow_excess_precision holds, XLA may skip a rounding to 16 bits that is widened again right after;
-        # for CPUs neither 0.7.0 nor 0.10.2 does, so no case shows this barrier
+        # with xla_allow_excess_precision, XLA may skip a rounding to 16 bits if the result is widened again at once; on
+        # CPU, JAX 0.7.0 and 0.10.2 do not skip it, so no case of the suite needs this barrier
         narrowed = target.itemsize == 2 and isinstance(x, Tracer)
         return lax.optimization_barrier(out) if narrowed else out
 
@@ -212,8 +213,9 @@ class JaxBackend(Backend):
         shape = np.broadcast_shapes(a.shape, b.shape)
         dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
-            # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c). A c that vmap
-            # would spread behind the barrier is one number per mapped call before it, unless selected by the dividend
+            # XLA rewrites a / c as a * (1 / c) if c is one number, and (a / b) / c as a / (b * c). Under vmap c would
+            # be broadcast behind the barrier, and be one number per mapped call before it; a selection by the dividend
+            # prevents this
             divisor = jnp.where(dividend == dividend, divisor, constant(np.nan, divisor.dtype))
             dividend, divisor = lax.optimization_barrier((dividend, divisor))
         return lax.div(dividend, divisor)
@@ -237,7 +239,8 @@ class JaxBackend(Backend):
         def holds(state: tuple[Array, ...]) -> Array:
             return jnp.any(condition(*state))
 
-        # a branch around it keeps what does not depend on the state from being moved before the first question
+        # a branch around the loop keeps XLA from moving code that does not depend on the state before the first
+        # condition
         loop = partial(lax.while_loop, holds, lambda x: body(*x))  # pyright: ignore[reportGeneralTypeIssues]
         return lax.cond(holds(state), loop, lambda x: x, state)  # type: ignore[no-any-return]
 
@@ -319,7 +322,7 @@ class JaxBackend(Backend):
             return read(table, ids)
         rows = empty((*ids.shape, *table.shape[1:]), views[0].dtype)
         if rows.size:
-            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
+            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would copy
         return host_views.put(rows, table)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
@@ -340,7 +343,7 @@ class JaxBackend(Backend):
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         if 0 in ordered.shape or 0 in queries.shape:
             return jnp.zeros(queries.shape, np.int32)
-        # comparing all pairs or sorting both needs more memory; this makes log(n) reads per query
+        # comparing all pairs, or sorting both arrays, needs more memory; a binary search makes log(n) reads per query
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
     def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -2,9 +2,9 @@
 
 It handles these properties of JAX:
 
-- JAX's collectives move arrays of one shape on every rank, and every shape compiles (20 to 100 ms). So bytes are
-  lengthened to one of a few lengths (`LENGTHS`). Parts of very unequal lengths go in rounds; the longest part sets the
-  length of its round.
+- JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape (20 to 100 ms). So
+  bytes are padded to one of a few lengths (`LENGTHS`). Parts of very unequal lengths are sent in rounds; the longest
+  part of a round sets the round's length.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
   others after. So each collective runs in a thread, which is abandoned when the timeout expires.
 """
@@ -31,15 +31,15 @@ from islices.core.host_memory import empty
 from islices.core.registry import describe
 from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
 
-lax: Any = typed_lax  # its collectives, in some versions not typed
+lax: Any = typed_lax  # some versions have no types for its collectives
 AXIS = "islices_ranks"
 BY_RANK: Any = PartitionSpec(AXIS)
 HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
-#: The lengths of messages: 8 from each power of two to the next, so at most an eighth is padding. A byte encodes one;
-#: each is a multiple of 16, so that arrays in rows of that length are aligned.
+#: The lengths of messages: 8 lengths from each power of two to the next, so at most an eighth is padding. A byte
+#: encodes a length. Each length is a multiple of 16, so that arrays in rows of that length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 _length_class = partial(bisect.bisect_left, LENGTHS)
-#: One exchange of equal parts becomes rounds of unequal ones where those move this many times fewer bytes.
+#: One exchange of equal parts is replaced by rounds of unequal parts if the rounds move this many times fewer bytes.
 WORTH_ROUNDS = 2
 
 
@@ -64,7 +64,8 @@ def running() -> Group | None:
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return one group for all calls, which share its errors and its counts of bytes."""
+    """Return the group of all processes. It is made once, so that all calls share the group's errors and counts of
+    bytes."""
     return JaxGroup()
 
 
@@ -97,8 +98,8 @@ class JaxGroup(Group):
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         classes = np.array([_length_class(len(p)) for p in parts], np.uint8)
-        classes[self.rank] = 0  # this part stays here
-        table = self._run("all_gather", classes)  # [from, to], so that all ranks decide alike
+        classes[self.rank] = 0  # this rank keeps this part
+        table = self._run("all_gather", classes)  # [from, to] on every rank, so that all decide alike
         ranks = np.arange(self.size)
         longest = [LENGTHS[table[ranks, ranks - self.size + shift].max()] for shift in range(1, self.size)]
         if sum(longest) * WORTH_ROUNDS <= (self.size - 1) * max(longest):
@@ -110,7 +111,8 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """Return the parts, moved by shifts of 1, 2, ... ranks; longest[shift - 1] is the length of a shift."""
+        """Return the received parts after exchanges with the ranks at distances 1, 2, and so on. longest[shift - 1] is
+        the length of the messages at distance shift."""
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
             if length:
@@ -135,7 +137,7 @@ class JaxGroup(Group):
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
         own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
-        # JAX 0.7 raises ValueError for errors of a program that has run before
+        # JAX 0.7 raises ValueError if a program fails that has run before
         engines = isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in text)
         if engines and not own:
             return RankError(f"{self.engine}: another rank is gone: {text}")
@@ -154,7 +156,8 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
-    """Return fn(), or raise TimeoutError; fn then continues in a thread that does not keep the process from ending."""
+    """Return fn(), or raise TimeoutError if fn takes longer than `seconds`. After a timeout fn continues in a thread
+    that does not keep the process from ending."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -175,7 +178,7 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
 
 
 def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:
-    """Return the parts as rows of one length, padded with zeros; the row of the part without is all zeros."""
+    """Return the parts as rows of one length, padded with zeros; row number `without` contains only zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):
         used = 0 if k == without else len(part)
@@ -186,16 +189,16 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the ranks of the mapped axes that group names in the traced program, or None.
+    """Return the ranks of the mapped axes that `group` names in the traced program, or None.
 
-    None means that group names no axis and none is required.
+    None means that `group` names no axis, and that no axis is required.
 
     Raises
     ------
     NameError
         No axis of this name is mapped here.
     ValueError, TypeError
-        Arrays are traced, and group names no axis.
+        Arrays are traced, and `group` names no axis.
     """
     names = (group,) if isinstance(group, str) else group
     if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
@@ -222,7 +225,7 @@ def _axis_size(name: str, *, required: bool) -> int | None:
 
 
 class AxisGroup(ArrayGroup):
-    """The ranks of mapped axes, the first axis being the slowest."""
+    """The ranks of mapped axes. Rank numbers count the last axis fastest."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int]) -> None:
         self.names, self.sizes = tuple(names), tuple(sizes)
@@ -233,8 +236,8 @@ class AxisGroup(ArrayGroup):
         if x.size == 0:  # XLA cannot gather an empty array
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
-        for name in reversed(self.names):  # one after the other: vmap accepts no tuple
-            # shard_map's axes; those of vmap and pmap differ
+        for name in reversed(self.names):  # one axis after the other, because vmap accepts no tuple of names
+            # True for axes of shard_map, False for those of vmap and pmap
             mapped = name in jax.sharding.get_abstract_mesh().manual_axes
             x = _gather_alike(x, name) if mapped else lax.all_gather(x, name, tiled=True)
         return x
@@ -248,7 +251,8 @@ class AxisGroup(ArrayGroup):
         return blocks.reshape(x.shape)
 
 
-#: all_gather whose result shard_map knows to be the same on every rank, so that out_specs may declare it.
+#: The all_gather whose result shard_map knows to be the same on every rank, so that out_specs may declare the result
+#: so.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

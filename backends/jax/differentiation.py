@@ -1,9 +1,9 @@
 """Differentiate in JAX with respect to the rows that a function looks up.
 
-The function is traced once, as in jax.jit. `plans` evaluates the trace again under jax.value_and_grad, with one more
-input for each lookup. So no table-sized array is allocated, and the function may be written in any style. An outer
-transformation may trace tables and their rows, and an outer differentiation may watch them. Rows are then read through
-its primitive, and second derivatives are right.
+The function is traced once, as in jax.jit. The module `plans` evaluates the trace again under jax.value_and_grad, with
+one more input for each lookup. So no table-sized array is allocated, and the function may be written in any style.
+Tables and their rows may be traced or differentiated by an outer transformation. Rows are then read by a primitive that
+the transformation sees, so second derivatives are right.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """Return the outputs, the gradients of the arguments at these positions, and each slot with its gradient and
-    found values."""
+    """Return the outputs of a plan, the gradients of the arguments at the positions `dense`, and each slot with its
+    gradient and found values."""
 
     def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, Any]:
         given = list(args)
@@ -89,7 +89,7 @@ def taken(
 def _check_unchecked(jaxpr: Any) -> None:
     """Raise ValueError under a shard_map that checks the varying axes.
 
-    JAX would add up the ranks' gradients of arrays that do not vary, but each rank has different rows.
+    JAX would add up the ranks' gradients of an array that is the same on all ranks, but each rank has different rows.
     """
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
     if any(map(varying, avals)):
@@ -100,17 +100,19 @@ def _check_unchecked(jaxpr: Any) -> None:
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return the input that gets the gradient of a slot's rows. Under a trace it is not a constant of the program."""
+    """Return an input of zeros whose gradient is that of a slot's rows. Under a trace the input is not a constant of
+    the program."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:
-    """The auxiliary output of a traced function: arrays go through JAX, other values stay on the host."""
+    """The auxiliary output of a traced function: JAX returns the arrays, and this object keeps the other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """Return the traced arrays of the tree without keeping them, which JAX would report as a leak."""
+        """Return the traced arrays of the tree and keep no reference to them, because JAX would report a kept one as a
+        leak."""
         leaves, self.structure = tree_util.tree_flatten(tree)
         self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
         return [x for x in leaves if isinstance(x, Tracer)]
@@ -147,7 +149,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
             gradients = backward(known, tuple(given), upstream)
             return [gradients[k] for k in moving]
 
-        # linear in upstream: its transpose is the same at every point
+        # pull is linear in upstream, so the transpose of pull is the same at every point
         _, push = jax.vjp(pull, lax.full_like(known, 0))
         (tangent,) = push(list(moving.values()))
         return attached(*primals), tangent

@@ -78,7 +78,8 @@ def differentiate_rows(
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
     """Raise ValueError if fn changed its argument, as flax.nnx modules may be, and did not return the new leaves.
 
-    states has the argument's leaves twice before the call, since a pytree may make new ones each time, and once after.
+    `states` has the argument's leaves, read twice before the call and once after it. Two reads are compared because a
+    pytree may make new leaves at each read.
     """
     returned = {id(x) for x in tree_util.tree_leaves(rest)}
     leaves = zip(names, *states, strict=False)
@@ -94,8 +95,8 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
 def _per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
-    """Return the same result for fn(tree, one sample of each of data), by vmap over samples and concatenation of
-    their slices."""
+    """Return the losses, None and the gradients per sample: `differentiate_rows` under vmap, with the samples' slices
+    concatenated."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
@@ -125,13 +126,14 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return whether a leaf is only read by rows, and by few enough that sparse marks it."""
+    """Return True if a leaf is only read by rows, and so few rows that `sparse` gives it a sparse gradient."""
     reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
-    """Return the stored rows of all slots. Slots without a row are dropped, or become padding in traced code."""
+    """Return slices with the gradients of all rows that a table's slots read. Entries without a row are dropped, or
+    become padding in traced code."""
     if not parts:
         return empty_slices(B, table)
     rows, row_shape = table.shape[0], table.shape[1:]

@@ -29,14 +29,14 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: JAX's trace state outside of tracing: entering the scope above costs as much as the call within.
+    #: JAX's trace state outside of tracing. A comparison with it is cheaper than entering the scope above.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of x's memory, or None unless the memory belongs to one CPU device."""
-    # `device` of an array spread over several devices is a sharding, which has no platform
+    """Return a NumPy view of x's memory, or None if the memory is not on one CPU device."""
+    # the attribute `device` of an array on several devices is a sharding, and a sharding has no platform
     if isinstance(x, Tracer):
         return None
     check_alive(x)
@@ -46,7 +46,7 @@ def view(x: Array) -> Host | None:
 
 
 def check_alive(x: Array) -> None:
-    """Raise ValueError for an array whose memory was deleted, or donated to another."""
+    """Raise ValueError if the array's memory was deleted or donated to another array."""
     if not isinstance(x, Tracer) and x.is_deleted():
         raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
 
@@ -58,13 +58,13 @@ def put(array: Host, like: Array) -> Array:
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
     if not wide and get_opaque_trace_state(convention="flax") == _NOT_TRACING:
         return jax.device_put(array, place(like))
-    # a concrete array even while something is being traced: its values are known
+    # the result is a concrete array even during a trace, because its values are known
     with precision.wide(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))
 
 
 def place(like: Any) -> Any:
-    """Return the sharding of a result placed with like; None lets the result follow other operands."""
+    """Return the sharding that places a result where `like` is; None lets JAX place the result with other operands."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)
@@ -75,7 +75,8 @@ def place(like: Any) -> Any:
 
 
 def narrow(array: Host) -> Host:
-    """Return a 64-bit array in JAX's dtypes while jax_enable_x64 is off; raise if a value would be lost."""
+    """Return the array that JAX can store: without jax_enable_x64, 64-bit integers become 32-bit ones. Raise if a value
+    would be lost."""
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)
         bad = (array < info.min) | (array > info.max)
@@ -87,7 +88,7 @@ def narrow(array: Host) -> Host:
                 f"{info.max}, since JAX holds int64 as int32 unless jax_enable_x64 is set"
             )
         return array.astype(np.int32)
-    if array.dtype == np.float64 and precision.in_scope():  # the core's norm arithmetic
+    if array.dtype == np.float64 and precision.in_scope():  # a norm is being computed, with 64-bit types on
         return array
     raise TypeError(
         f"array: got {array.dtype}; accepted are types of 32 bits or fewer, unless "
@@ -116,6 +117,6 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     return fresh, results
 
 
-#: Passes the memory of a list of arrays to new ones, since XLA reuses donated inputs for outputs. The barrier keeps JAX
-#: from returning its arguments without a computation, so that they would not be donated.
+#: Return new arrays with the memory of a list of arrays: XLA reuses donated inputs for outputs. Without the barrier JAX
+#: would return its arguments without a computation, and not donate them.
 _handed_over: Any = jax.jit(lax.optimization_barrier, donate_argnums=0)

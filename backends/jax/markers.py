@@ -1,8 +1,9 @@
-"""Lookups as primitives of JAX, which `tables` finds again in traced programs.
+"""Lookups as primitives of JAX, which the module `tables` finds in traced programs.
 
-Any operations may read rows and bags of `islices_hidden` weights; `islices_lookup` marks the result. `islices_operand`
-marks uses of the weights as an array. For all code but `differentiate`, each primitive is the identity, with the
-identity's derivatives. `attach` returns rows, and sends their gradient to a second input too.
+A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
+weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. For all code
+but `differentiate`, each primitive is the identity, with the identity's derivatives. `attach` returns rows, and also
+passes their gradient to a second input.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from islices.backend import Array, Reader
 def _gather(weights: Array, ids: Array) -> Array:
     if 0 in weights.shape or 0 in ids.shape:
         return jnp.zeros((*ids.shape, *weights.shape[1:]), weights.dtype)
-    if ids.dtype.itemsize < 4:  # too narrow for the number of rows in the comparison
+    if ids.dtype.itemsize < 4:  # the type may be too narrow for the number of rows, with which ids are compared
         ids = ids.astype(np.int32)
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(ids.ndim, ids.ndim + weights.ndim - 1)),
         collapsed_slice_dims=(0,),
         start_index_map=(0,),
     )
-    # called directly, since weights[ids] and jnp.take wrap a negative id to the end
+    # lax.gather is called directly, because weights[ids] and jnp.take count a negative id from the end
     return lax.gather(
         weights,
         jnp.expand_dims(ids, ids.ndim),
@@ -43,9 +44,10 @@ def _gather(weights: Array, ids: Array) -> Array:
     )
 
 
-#: The rows that ids name, (*ids.shape, *row_shape); zeros where an id is out of range. One dispatch when eager.
+#: Return the rows with the given ids, of shape (*ids.shape, *row_shape), and zeros for an id out of range. An eager
+#: call is one dispatch.
 read = partial(jax.jit, inline=True)(_gather)
-#: The same as one equation of a trace, so that evaluating it eagerly is one dispatch too.
+#: The same function, but one equation of a trace: evaluating the trace eagerly is one dispatch too.
 _read_at_once = jax.jit(_gather)
 
 
@@ -64,19 +66,20 @@ def _lookup_shape(rows: Any, weights: Any, *integers: Any, static: Any, axes: tu
 
 
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    return lookup_p.bind(*primals, **params), tangents[0]  # it contains the tangent of the weights
+    return lookup_p.bind(*primals, **params), tangents[0]  # the tangent of the rows contains that of the weights
 
 
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
     rows, weights, *integers = args
-    if dims[1] is not None:  # one table per member: no table that is differentiated
+    if dims[1] is not None:  # each mapped call has another table, so no shared table is differentiated
         return rows, dims[0]
     rows, *integers = mapped_in_front([rows, *integers], [dims[0], *dims[2:]])
     return lookup_p.bind(rows, weights, *integers, static=static, axes=("vmap", *axes)), 0
 
 
 def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """Return the arrays with the mapped axis first, and repeat arrays without one (None)."""
+    """Return the arrays with the mapped axis moved to the front. An array without a mapped axis (None in dims) is
+    repeated."""
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     return [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
@@ -112,7 +115,7 @@ hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
 # ---------------------------------------------------------------------- rows with a gradient
 @jax.custom_jvp
 def attach(rows: Array, delta: Array) -> Array:
-    """Return rows, and send their gradient to delta too."""
+    """Return `rows`; their gradient is also the gradient of `delta`."""
     return rows
 
 
@@ -126,7 +129,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 class TraceRecorder:
     """The recorder of every traced table: JAX's trace contains the lookups, not this object.
 
-    Its primitives are the identity except in `differentiate`, so it is also used outside of differentiation.
+    Outside of `differentiate` its primitives are the identity, so calls that differentiate nothing use it too.
     """
 
     everywhere = True
@@ -138,12 +141,12 @@ class TraceRecorder:
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         bags = read(hidden_p.bind(weights), ids)
         segments, each, *others = extras
-        # with one axis, so that those of a loop or a map have one more
+        # `count` has one axis; a loop or vmap adds another
         count = lax.full((each.shape[0],), 0, np.int32)
         return lookup_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
 
     def operand(self, weights: Array) -> Array:
-        """Return the whole table as an array: `tables` sees its uses."""
+        """Return the whole table as an array. The module `tables` then finds the uses of this array."""
         return operand_p.bind(weights)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
-every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose gradient is
-that of the rows. May import: `jax`, `numpy`, this folder.
+every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot. The gradient of
+that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
-#: The number of rewritten nested functions to keep; each holds its compiled code.
+#: The number of rewritten nested functions to keep. Each keeps its compiled code in memory.
 KEPT = 128
 
 Wanted = tuple[bool, ...]
@@ -36,16 +36,16 @@ Wanted = tuple[bool, ...]
 class Plan:
     """The static plan of a jaxpr with marked leaves among its inputs.
 
-    wanted has a flag per output that may have a gradient; None means all.
+    `wanted` has a flag per output, True if the output may have a gradient; None means True for all.
     """
 
     def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
-        self.others: dict[int, Use] = {}  # by leaf: its first use other than by rows
+        self.others: dict[int, Use] = {}  # leaf -> its first use that is not a read of rows
         self.steps: list[tuple[Any, Evaluation | None, slice, bool, set[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
-        every = any(isinstance(m, TableWeights) for m in marks)  # all of its lookups count
+        every = any(isinstance(m, TableWeights) for m in marks)  # all lookups of a Table count
         last, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars), every)
         for eqn in jaxpr.eqns:
             if id(eqn) not in last:
@@ -86,9 +86,11 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
-    """Return the variables that each needed equation, by its id, reads last, and the variables that have a gradient.
+    """Return {id of a needed equation: the variables that no later equation reads}, and the variables that have a
+    gradient.
 
-    Needed equations have effects or used results. If every is True, all are needed, and all results have a gradient.
+    Needed equations have effects, or results that are used. If `every` is True, all equations are needed, and all
+    results have a gradient.
     """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
@@ -109,11 +111,12 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return the user's line that made an equation, or "" in JAX's functions, whose jaxprs JAX keeps between calls."""
+    """Return the line of the user's code that made an equation. Return "" for equations of JAX's functions, whose
+    jaxprs JAX keeps between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
-    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the outermost call is the first
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the first one is the outermost call
 
 
 #: This folder, and that of installed packages.
@@ -143,7 +146,7 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
             env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    # None avoids a copy out of a call
+    # None avoids copying the leaf out of a call
     kept = (mark is None or isinstance(mark, Operand) for mark in plan.outputs)
     return [read(v) if k else None for v, k in zip(jaxpr.outvars, kept, strict=True)], found
 
@@ -174,7 +177,8 @@ def _calling(wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, W
     return rule
 
 
-# the jaxpr keeps it; JAX's cache returns the same jaxpr at each call, so an eager step does not compile again
+# JAX's cache returns the same jaxpr at each call, so this cache finds the function, and an eager step does not compile
+# again
 @lru_cache(KEPT)
 def _called(
     jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
@@ -207,7 +211,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluati
 
     def run(values: Any, deltas: Any) -> Outcome:
         index, *values = values
-        if not isinstance(index, Tracer):  # the index is known: the other branches need not run
+        if not isinstance(index, Tracer):  # if the index is known, the other branches need not run
             return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
@@ -256,12 +260,12 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Run ranks that read rows each for itself: their slots are concatenated along a new first axis."""
+    """Let each rank read rows separately; the ranks' slots are concatenated along a new first axis."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
     plan = Plan(jaxpr, marks, wanted)
-    if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
+    if any(slot.rows < 0 for slot in plan.slots):  # a slot for a use of the weights as an array
         return None
     parts: dict[int, tuple[str, ...]] = {}  # leaf -> the axes that split its rows
     for mark, spec in zip(marks, p["in_specs"], strict=True):
@@ -278,7 +282,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
-        """Return the leaf's row numbers for row numbers of a part."""
+        """Convert row numbers that count from the start of a rank's part to row numbers of the whole leaf."""
         axis = parts[slot.leaf]
         if not axis:
             return ids
@@ -310,7 +314,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return the other uses of plans whose outputs all have these marks."""
+    """Return all uses other than by rows in several plans. If the plans' outputs differ from `outputs`, their marked
+    outputs count as such uses."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -318,16 +323,17 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     return returned
 
 
-#: Rules of equations that contain jaxprs; wanted: flags of the results that have a gradient.
+#: The rules of equations that contain jaxprs. Their third argument has a flag per result, True if the result has a
+#: gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
-    # the compiler handles shardings and donation, which change no value
+    # the compiler handles shardings and donation; they change no value
     "jit": _calling(jax.jit, "inline"),
     "remat2": _calling(jax.checkpoint, "prevent_cse", "policy"),
     "cond": _cond,
     "scan": _scan,
     "shard_map": _shard_map,
 }
-#: The other rules, by type of mark.
+#: The rules of all other equations, by type of mark.
 RULES: dict[type, dict[str, Rule]] = {
     Marked: row_reads.RULES,
     TableWeights: tables.RULES,

@@ -1,12 +1,13 @@
 """Use 64-bit types in JAX, which only has them if `jax_enable_x64` is set.
 
-The core always computes norms in float64, so `scope` turns it on for the current thread while the primitives run.
-This module handles these properties of JAX:
+The core always computes norms in float64, so `scope` turns 64-bit types on for the current thread while the primitives
+run. This module handles these properties of JAX:
 
-- Inside `jax.jit` the scope only lasts for the tracing. JAX 0.7 lowers the result under the user's setting and narrows
-  every 64-bit *literal* in it to 32 bits, which does not compile. Arrays are not narrowed: `constant`.
-- A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So scalars get
-  their array's dtype before JAX sees them, by `constant` again.
+- Inside `jax.jit` the scope is only active while JAX traces the function. JAX 0.7 lowers the result under the user's
+  setting and narrows every 64-bit *literal* in it to 32 bits, which does not compile. JAX does not narrow arrays, so
+  `constant` turns literals into arrays.
+- A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So `constant`
+  converts a scalar to its array's dtype before JAX sees it.
 - The backward pass of `jax.grad` runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and fails.
   Only `leave` converts from float64, with a custom gradient.
 - ``jax.config.jax_enable_x64`` is the scope's value, not the user's: `users_x64` remembers the user's.
@@ -34,13 +35,13 @@ _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", defaul
 
 
 def users_x64() -> bool:
-    """Return whether the user has 64-bit types on, inside the scope too."""
+    """Return True if the user has turned 64-bit types on; the scope does not change the answer."""
     outside = _outside.get()
     return bool(jax.config.jax_enable_x64) if outside is None else outside  # type: ignore[attr-defined]
 
 
 def in_scope() -> bool:
-    """Return whether the core's arithmetic is running."""
+    """Return True inside `scope`, while the core's primitives run."""
     return _outside.get() is not None
 
 
@@ -68,7 +69,7 @@ def constant(value: Any, dtype: Any) -> Any:
     array = np.asarray(value, dtype)
     if array.dtype.itemsize < 8 or users_x64():
         return array
-    # jax_debug_nans would report the NaN that `apart` uses for values that are not a number already
+    # `apart` uses a NaN; jax_debug_nans would report it
     with jax.ensure_compile_time_eval(), wide(), jax.debug_nans(False):
         return jnp.asarray(array)
 
@@ -86,7 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Return the core's traced float64 in the user's dtype. Only dtypes that x64 allows are differentiated."""
+    """Convert a traced float64 of the core to the user's dtype. JAX then differentiates only dtypes that the user's
+    setting of x64 allows."""
     return lax.convert_element_type(x, dtype)
 
 

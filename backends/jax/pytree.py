@@ -24,16 +24,17 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-#: Odd, so that sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do powers below the 2^30th. float32 can
-#: represent it.
+#: The value of a guard. It is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do its powers below
+#: the 2^30th. float32 represents it exactly.
 GUARD = 0x9E377B
 
-#: Floats, and the integers of their rows.
+#: An array of floats, and the arrays of row numbers that belong to it.
 Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree, which are checked before a part is first read and stay the same when flattened again."""
+    """The leaves of a pytree. They are checked before a part is first read, and flattening the tree again returns the
+    same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 
@@ -51,21 +52,22 @@ class Leaves(Deferred):
 
 
 def register(backend: Backend) -> None:
-    """Register the classes with their arrays as children and their other attributes as static."""
+    """Register the classes with JAX: arrays are the children, and all other attributes are static."""
     _register_slices(backend)
     _register_table(backend)
     _register_per_sample(backend)
 
 
 def _owner(backend: Backend, child: Any) -> Backend:
-    """Return the backend of a child without validating it, because JAX also puts placeholders there."""
+    """Return the backend of a child. Do not validate the child, because JAX also uses placeholders as children."""
     return get_backend("numpy") if isinstance(child, np.ndarray) else backend  # the child is a result of jax.device_get
 
 
 def _register_slices(backend: Backend) -> None:
 
     def flatten(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-        # a guard per slot is joined, cut and sharded like values; coalesced slots have to stay in order
+        # uncoalesced slices have a guard per slot, which is concatenated, cut and sharded like values; coalesced slots
+        # have to stay in order
         static = s.dense_shape, s.coalesced, s.padded
         if isinstance(s._values, Leaves):
             return s._values.leaves, static
@@ -129,7 +131,8 @@ def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], u
 
 # ---------------------------------------------------------------------- the guard
 def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
-    """Return the arrays and a guard of this shape; for known arrays also what a second flattening reads."""
+    """Return (arrays and a guard of this shape, None); for known arrays the second item is the `Leaves` that flattening
+    the tree again returns."""
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
         return (*arrays, lax.full_like(indices, GUARD, np.int32, shape)), None
@@ -138,10 +141,11 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
 
 
 def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
-    """Return leaves, of which the last one is the guard of all parts, with the result of intact as their arrays.
+    """Return a `Leaves` object for leaves whose last one is the guard of all parts; its arrays are the result of
+    `intact`.
 
-    Known leaves are checked when they are read. So are types or shapes that no gradient has, such as a tree of
-    predicates.
+    Known leaves are checked when they are read. Leaves with types or shapes that no gradient has, such as those of a
+    tree of predicates, are checked then too.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
@@ -150,7 +154,8 @@ def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[
 
 
 def _are_arrays(*leaves: Any) -> bool:
-    """Return whether leaves are arrays of a gradient; JAX also builds trees of placeholders and zero tangents."""
+    """Return True if all leaves are arrays of a gradient. JAX also builds trees of placeholders and of zero
+    tangents."""
     return all(isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0 for x in leaves)
 
 
@@ -160,7 +165,7 @@ def _is_known(x: Any) -> bool:
 
 
 def _is_of(part: Part, guard: Any) -> bool:
-    """Return whether a guard has the right type, and a shape that fits a part's."""
+    """Return True if a guard has the right type, and a shape that fits the part's arrays."""
     values, *integers = part
     return guard.dtype.kind == "i" and all(
         x.ndim <= values.ndim and all(a in (1, b) for a, b in zip(x.shape, values.shape, strict=False))
@@ -169,20 +174,20 @@ def _is_of(part: Part, guard: Any) -> bool:
 
 
 def _check(parts: Sequence[Part], guard: Any) -> None:
-    """Raise ValueError if arithmetic has changed leaves that are known."""
+    """Raise ValueError if arithmetic has changed known leaves."""
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
-        return  # a donated gradient: a use of its arrays raises
+        return  # the gradient was donated, so any use of its arrays raises
     known = np.asarray(guard)
     if not (known == GUARD).all() and not all(_unchanged(*map(np.asarray, part), guard=known).all() for part in parts):
         _refuse()
 
 
 def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
-    """Return a part's arrays with NaN in traced slots that have changed, and with valid integers there.
+    """Return a part's arrays. Traced slots that arithmetic has changed get NaN and valid integers.
 
-    The integers are below their bounds, so that no operation leaves out such a slot.
+    Each valid integer is below its bound in `bounds`, so no operation leaves out such a slot.
     """
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part
@@ -203,7 +208,8 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return the mask of unchanged values, which have an intact guard or are the zeros of jnp.zeros_like."""
+    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if all its leaves are the
+    zeros of jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)
@@ -215,7 +221,7 @@ def _equals(x: Any, number: int) -> Any:
 
 
 def _column(x: Any, like: Any) -> Any:
-    """Return x with as many axes as another array, new ones last."""
+    """Return x with axes of length 1 appended, so that it has as many axes as another array."""
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 
 

@@ -18,7 +18,7 @@ __all__ = ["JaxRecorder"]
 
 
 class JaxRecorder(Recorder):
-    """A `islices.Recorder` whose `add` and `step` may run in a function that JAX compiles.
+    """An `islices.Recorder` whose `add` and `step` may run in a function that JAX compiles.
 
     Parameters
     ----------

@@ -23,31 +23,33 @@ from islices.backends.jax.markers import attach
 
 
 class Marked(NamedTuple):
-    """A variable that holds a marked leaf. The leaf's rows are cast after they are read."""
+    """The mark of a variable that contains a marked leaf, maybe cast. The casts are applied to the leaf's rows after
+    they are read."""
 
     leaf: int
     dtype: Any
     casts: tuple[Any, ...] = ()
 
 
-#: The outputs of an equation, and the found values of its slots.
+#: The outputs of an equation, and the values that its slots found, such as row numbers.
 Outcome = tuple[Sequence[Any], list[Any]]
-#: The mark of each variable: a `Marked` leaf, a mark of `tables` for a Table, or None.
+#: The mark of each variable: a `Marked` leaf, a mark of the module `tables` for a Table, or None.
 Marks = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf. Its delta gets the gradient of the read values; it may also have other found values."""
+    """One read of a leaf. The gradient of its delta, an extra input, is the gradient of the read values. `found`
+    describes the values that the read finds, such as row numbers."""
 
     leaf: int
     shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
     dtype: Any
     #: avals of the found values: ids and their extras; () for an array with a dense gradient
     found: tuple[Any, ...]
-    rows: int = -1  # the id of no row; -1 without ids
+    rows: int = -1  # the id that stands for no row; -1 if the slot has no ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
-    static: Any = None  # for a Table: the core's facts about a lookup, or the use of its weights
+    static: Any = None  # only for a Table: the core's record of the lookup, or of the use of the weights
     axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
     rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
 
@@ -57,7 +59,7 @@ class Slot:
         return math.prod(self.found[0].shape)
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop's body as the loop sees it. A dense gradient is the sum over all rounds."""
+        """Return the slot of a loop for a slot of its body. A dense gradient is summed over all rounds."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
@@ -65,7 +67,7 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def in_branch(self) -> Slot:
-        """Return the slot of a branch as the condition sees it."""
+        """Return the slot of a conditional for a slot of one of its branches."""
         return self if self.rounds is not None else replace(self, rounds=0)
 
     def not_run(self) -> tuple[Any, ...]:
@@ -76,10 +78,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The step of an equation that reads a marked leaf. ``run(values, deltas)`` returns outputs and found values.
+    """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns outputs and
+    found values.
 
-    outputs has the mark of each result that is a marked leaf again. others has the leaves with other uses in nested
-    jaxprs.
+    `outputs` has the marks of results that are marked leaves again. `others` has the leaves that nested jaxprs also use
+    without reading rows.
     """
 
     run: Callable[..., Any]
@@ -89,18 +92,18 @@ class Evaluation:
 
 
 class Use(NamedTuple):
-    """A use of a leaf other than by rows."""
+    """A use of a leaf that is not a read of rows."""
 
     by: str  # the primitive, with known details
     line: str = ""  # " at file:line" of the user, if it is known
 
 
-#: (equation, marks of its operands) -> its step, or None if it is another use.
+#: A function from an equation and its operands' marks to the evaluation, or to None if the equation does not read rows.
 Rule = Callable[[Any, Marks], Evaluation | None]
 
 
 def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation without changes."""
+    """Run an equation unchanged, and return its results."""
     bound = eqn.primitive.get_bind_params(eqn.params)
     subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a plain dict in later versions
     outs = eqn.primitive.bind(*subfuns, *values, **params)
@@ -108,21 +111,21 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """Return a leaf, or some of its rows, with its casts."""
+    """Return a leaf, or some of its rows, after the casts of its mark."""
     for dtype in () if mark is None else mark.casts:
         x = lax.convert_element_type(x, dtype)
-        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
+        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
             x = lax.optimization_barrier(x)
     return x
 
 
 def passed(eqn: Any, outputs: Marks) -> Evaluation:
-    """Return the step of an equation that runs as it is, with the marks of its results."""
+    """Return the evaluation of an equation that runs unchanged; `outputs` has the marks of its results."""
     return Evaluation(lambda values, deltas: (bind(eqn, values), []), outputs)
 
 
 def constant(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the step of an equation that passes no gradient."""
+    """Return the evaluation of an equation through which no gradient flows."""
 
     def run(values: Any, deltas: Any) -> Outcome:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
@@ -164,7 +167,7 @@ _MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 
 
 def _fills(value: Any, mark: Marked) -> bool:
-    """Return True if absent rows get the same number before the casts and after them."""
+    """Return True if the fill value of absent rows is the same number before the casts and after them."""
     if value is None or not mark.casts:  # NaN
         return True
     value = np.asarray(value)
@@ -206,7 +209,8 @@ def _reading(
     ids: Callable[..., Any],
     spread: Callable[[Any], Any] = lambda delta: delta,
 ) -> Evaluation:
-    """Return the step of one slot of count rows; spread reshapes a delta (count, *row_shape) to the read values."""
+    """Return the evaluation of a read with one slot of `count` rows. `spread` reshapes a delta of shape (count,
+    *row_shape) to the shape of the read values."""
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
@@ -221,7 +225,7 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """Return the array with the mesh of another array's type. With explicit sharding the meshes differ within
+    """Return the array with the mesh of another array's type. With explicit sharding, the two meshes differ within
     auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
@@ -230,13 +234,14 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return int32 or int64: the type of stored row numbers that can represent a read's starts."""
+    """Return the type in which to store row numbers of a read. It is int64 if the read's starts have 64 bits or int32
+    is too narrow for the rows, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Return starts in a signed type. Starts that it cannot represent become its largest number."""
+    """Return starts in a signed type. Starts that the type cannot represent become its largest number."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)
@@ -244,7 +249,7 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
 def _same(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return a step that passes the leaf on and leaves out the operation, which changes no number."""
+    """Return an evaluation that skips the operation and returns the leaf, because the operation changes no number."""
     return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 
@@ -264,13 +269,13 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return a step that places the leaf elsewhere or changes its type."""
+    """Return the evaluation of an operation that moves the leaf to other devices or changes its type."""
     return None if None in marks else passed(eqn, marks)
 
 
 #: Rules by primitive.
 RULES: dict[str, Rule] = {
-    # a Table made from the leaf, and differentiated within
+    # a Table was made from the leaf, and an inner call differentiates with respect to it
     "islices_hidden": _same,
     "islices_operand": _same,
     "islices_lookup": constant,

@@ -1,11 +1,11 @@
 """Group, sum and scatter rows in XLA, for traced code and for mode framework.
 
-On CPU XLA's scatter runs in the order of the updates, so a scatter-add is a left fold there. This module calls it
-directly, because ``x.at[ids]`` wraps -1 to the last row. Here a negative row is dropped like every other row out of
-range. The functions never declare indices as sorted, which would give wrong results on GPU.
+On CPU XLA's scatter runs in the order of the updates, so a scatter-add is a left fold there. This module calls XLA's
+scatter directly, because ``x.at[ids]`` wraps -1 to the last row. Here a negative row is dropped like every other row
+out of range. The functions never declare indices as sorted, which would give wrong results on GPU.
 
-XLA on CPU scatters into its operand in place even if the indices are that very array. It then reads the indices that
-it has just overwritten. So `fold` never passes two arrays that could become one.
+XLA on CPU scatters into its operand in place even if operand and indices are the same array. XLA then reads indices
+that it has just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_sentinel(rows: int | None, dtype: Any) -> int:
     return rows
 
 
-#: The kind of the NumPy dtype that has the same width and wraps around alike.
+#: The kind of signed integers for unsigned ones, and the reverse; both kinds wrap around alike.
 _OTHER_SIGN = {"i": "u", "u": "i"}
 
 
@@ -45,8 +45,8 @@ _OTHER_SIGN = {"i": "u", "u": "i"}
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
     """Return ids and places of traced indices.
 
-    ids are the ascending distinct indices in as many slots as indices. Spare slots at the end contain rows. places
-    has the place of each slot in ids. Indices out of range count as one more row, `rows`.
+    `ids` has the distinct indices, ascending, in an array as long as `indices`. Spare entries at the end are `rows`.
+    `places` has the position of each slot's index in `ids`. All indices out of range count as one more row, `rows`.
     """
     sentinel = check_sentinel(rows, indices.dtype)
     indices, n = within(indices, indices, sentinel, sentinel), indices.shape[0]
@@ -60,19 +60,19 @@ def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
 
 
 def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
-    """Return x with the value nowhere in the slots whose indices are out of range."""
+    """Return x with the value `nowhere` in the slots whose indices are out of range."""
     inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
     return jnp.where(inside, x, constant(nowhere, x.dtype))
 
 
 def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
-    """Return the sorted indices, at most rows, and their original positions."""
+    """Return the indices, limited to `rows` and sorted, and their original positions."""
     n = indices.shape[0]
     shift = n.bit_length()
     positions = lax.iota(np.int32, n)
-    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):  # int32 always leaves enough bits
+    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):  # int32 always leaves enough bits for positions
         return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
-    # one key of index and position sorts four times faster than a pair, and the sort is stable
+    # a key that packs index and position sorts four times faster than pairs, and the sort is stable
     bits = constant(shift, np.int64)
     packed = lax.shift_left(indices.astype(np.int64), jnp.broadcast_to(bits, (n,))) | positions.astype(np.int64)
     packed = lax.sort(packed, is_stable=False)
@@ -90,12 +90,12 @@ def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
 
 
 def set_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with the rows at ids set to updates. ids are unique, or have equal updates."""
+    """Return x with the rows at `ids` set to updates. Equal ids must have equal updates."""
     return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def add_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with updates added to the rows at ids in order."""
+    """Return x with updates added in order to the rows at `ids`."""
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
@@ -104,9 +104,9 @@ def fold(values: Array, segments: Array, count: int) -> Array:
     """Return the sums of values by segment, left to right."""
     dtype = values.dtype
     if dtype == segments.dtype:
-        # The initial zeros and the segments of a single bag, zeros as well, are one array to XLA wherever their
-        # shapes agree, as (batch, 1) and (n, 1) do under vmap: every count came out as 1 in JAX 0.10. Integers of the
-        # other signedness have the same sums to the bit, and arrays of two types are never one.
+        # The initial sums are zeros, and so are the segments of a single bag. XLA merges them into one array if their
+        # shapes agree, as (batch, 1) and (n, 1) may under vmap: in JAX 0.10 every count became 1. Integers of the other
+        # signedness have the same sums to the bit, and XLA never merges arrays of two types.
         values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
     zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
     return apart(add_at(zeros, segments, values)).astype(dtype)
@@ -114,7 +114,8 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 @partial(jax.jit, static_argnums=(2, 3), inline=True)
 def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
-    """Return the largest value per segment, or NaN if one is NaN. An empty segment gets `least` or the least number."""
+    """Return the largest value of each segment, NaN if the segment contains NaN. An empty segment gets `least`; without
+    `least`, it gets the least number of the dtype."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
@@ -124,7 +125,7 @@ def maximum(values: Array, segments: Array, count: int, least: float | None = No
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return rows multiplied or divided by the values of their segment in order."""
+    """Return the rows after multiplying or dividing each by the values of its segment, in order."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU
@@ -138,9 +139,9 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
     return lax.scan(divide, rows, (segments, values))[0]
 
 
-@partial(jax.jit, static_argnums=2)  # in one computation, so that the zeros are not copied again
+@partial(jax.jit, static_argnums=2)  # jit makes one computation, so that the zeros are not copied again
 def set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-    """Return zeros of a shape with rows ids set to values."""
+    """Return zeros of a shape with the rows at `ids` set to values."""
     return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
 
 

@@ -1,8 +1,8 @@
 """Define the rules of the operations that read a Table, or its weights as an array.
 
-A lookup is a slot that gets the gradient of its rows or bags. If the code reads the weights as an array
-(`islices_operand`), each product with them is a slot too. Its gradient and inputs are kept as factors. Any other use
-is a slot of the weights, with a dense gradient. May import: `jax`, `numpy`, the core, this folder.
+A lookup is a slot with the gradient of its rows or bags. If the code reads the weights as an array (`islices_operand`),
+each product with them is a slot too. The product's gradient and its other operand are kept as factors. Any other use is
+a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slo
 @dataclass(frozen=True)
 class _Weights:
     leaf: int
-    casts: ClassVar[tuple[Any, ...]] = ()  # `Marked` leaves may have casts
+    casts: ClassVar[tuple[Any, ...]] = ()  # only `Marked` leaves may have casts
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Operand(_Weights):
 
 
 class _Product(NamedTuple):
-    """The facts about a product with the weights that its gradient needs."""
+    """The facts about a product with the weights that the product's gradient needs."""
 
-    leading: bool  # the weights come first, and so does their axis in the result
-    by_rows: bool  # the product contracts their rows, as with one-hot ids: the factors change roles
+    leading: bool  # True if the weights are the first operand, so that their axis is first in the result
+    by_rows: bool  # True if the product contracts the rows, as with one-hot ids; then the factors change roles
 
 
 # ---------------------------------------------------------------------- rules of a table
@@ -56,7 +56,7 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     def run(values: Any, deltas: Any) -> Outcome:
         rows, weights, *found = values
         found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
-        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for an outer differentiation
+        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # an outer differentiation finds it
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Evaluation(run, (None,), [slot])
@@ -105,7 +105,7 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the step of any other use of weights as an array."""
+    """Return the evaluation of any other use of the weights as an array."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
@@ -121,7 +121,7 @@ def whole(eqn: Any, marks: Marks) -> Evaluation:
 
 RULES: dict[str, Rule] = {
     "islices_lookup": _lookup,
-    # without the lookup that follows, another differentiation handles the weights, or none does
+    # the weights of a lookup that belongs to another differentiation, or to none
     "islices_hidden": constant,
     "islices_operand": _operand,
     "stop_gradient": constant,
@@ -136,7 +136,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return the use that a slot of a table of that dtype found, or None for a branch that did not run."""
+    """Return the use of a table of this dtype that a slot stands for, or None for a branch that did not run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

@@ -1,12 +1,12 @@
 """Keras 3 on TensorFlow, torch and JAX: stock models that `fit` trains by rows. docs/keras.md.
 
 KERAS_BACKEND selects a backend before Keras is imported. Code for one backend is in the module of its name
-(`islices.backends.keras.native`). Importing this package imports Keras and its backend, no other framework.
+(`islices.backends.keras.native`). Importing this package imports Keras and Keras's backend, but no other framework.
 """
 
 try:
     import keras  # noqa: F401
-except ModuleNotFoundError as missing:  # Keras or its backend is missing
+except ModuleNotFoundError as missing:  # Keras or the framework of its backend is missing
     pip = 'pip install keras "islices[torch]" (or tensorflow, or jax: KERAS_BACKEND picks one)'
     raise ModuleNotFoundError(f"islices.backends.keras needs {missing.name}: {pip}", name=missing.name) from missing
 

@@ -1,7 +1,7 @@
 """Sum and clip row-sparse gradients before a Keras optimizer steps on them.
 
-This happens after the gradients of all replicas have been added up. The loss scale and micro-batches come first; the
-optimizer's rule comes last. May import: `keras`, the core, this folder.
+At that point the loss scale is removed, and the gradients of micro-batches and of all replicas are added up. May
+import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Seman
 from islices.norms.global_norms import clip_by_global_norm
 from islices.norms.limits import Nonfinite, check_nonfinite
 
-#: Argument of Keras -> the formulas of its clip by semantics.
+#: Keras's argument for a clip -> the clip's formulas by semantics.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
 
 
@@ -37,24 +37,24 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         The library whose factor clips: "islices", or another that the function of islices accepts, such as "keras".
         Duplicates are summed first in any case. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
-        The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" steps with
-        zeros, and momentum and Adam's moments still move rows. SPEC clause 10.
+        The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
+        gradient by zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
 
     Raises
     ------
     TypeError, ValueError
-        A bound or the semantics is invalid, or the optimizer's class raises. Raised by `build`:
+        A bound or the semantics is invalid, or the optimizer's class raises. `build` raises if
         gradient_accumulation_steps is set under a strategy of several replicas.
 
     Notes
     -----
-    The optimizer's variables have the order and names of those of Keras's class, and either class loads what the other
-    saved. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped (Keras
-    clips each replica's share). XLA keeps duplicates as slots of zeros there.
+    The optimizer's variables have the order and names of those of Keras's class, so a file that one class saved loads
+    in the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
+    (Keras clips each replica's share). Under XLA the slots of duplicates remain, with zeros.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
-    table. SGD without momentum and Adagrad of this package step on the gradient's rows there. `Stepped` always steps
-    on rows.
+    table. SGD without momentum and Adagrad of this package step only on the gradient's rows, also on torch and JAX.
+    `Stepped` always steps on rows.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Keras on JAX. The step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
 
-The step stays one jitted function with donated state, so it writes tables and states in place.
-See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this
-folder.
+The step remains one jitted function with donated state, so XLA updates tables and states in place. See
+`islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ Hooks, summed = ArrayHooks, coalesce
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the replacements of a model's methods: a train_step with sparse gradients of weights read by rows."""
+    """Return the methods that replace a model's methods: a train_step with sparse gradients of weights that the model
+    reads by rows."""
     if keras.config.is_nnx_enabled():
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
@@ -65,30 +65,33 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that a class of keras.optimizers makes on this backend."""
+    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
     return kind
 
 
 # ---------------------------------------------------------------------- steps that may not be taken
-#: The flag of the current step, and the ids of the variables that this step does not change if the flag is false.
+#: The flag of the current step, and the ids of the variables that the step itself leaves unchanged if the flag is
+#: false.
 _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", default=None)
 
 
 def taken() -> Any:
-    """Return True, or a traced flag that says whether to take the current step."""
+    """Return True if the current step is taken, or a traced flag that is true if so."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
 
 def keep(variables: Sequence[Any]) -> None:
-    """Record the variables that the current step leaves unchanged if its flag is false."""
+    """Record variables that the current step itself leaves unchanged if its flag is false, so that `take_if` does not
+    select their values."""
     flagged = _flagged.get()
     if flagged is not None:
         flagged[1].update(map(id, variables))
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true. A traced flag selects values, because XLA's branches copy tables."""
+    """Call `step`, which changes the variables, if the flag is true. A traced flag selects between old and new values,
+    because a branch in XLA would copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -108,18 +111,20 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of some gradients of a variable, as an array of its shape with a flag for each of the gradients' rows."""
+    """The sum of a variable's gradients over micro-batches: an array of the variable's shape, and a flag per row, True
+    if a gradient contains the row."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
 
     def build(self, optimizer: Any) -> None:
-        """Make the variables of the optimizer that hold the sum."""
+        """Add variables for the sum to the optimizer."""
         self.values = optimizer.add_variable(self.shape, dtype=self.dtype, name="sum_values")
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
 
     def plus(self, gradient: Any) -> Any:
-        """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""
+        """Add a gradient slot by slot, and return the sum: an array if the gradient is an array, else coalesced
+        slices."""
         rows, values = self.shape[0], self.values.value
         gradient = cast(gradient, self.dtype)
         if not is_sparse(gradient):
@@ -133,17 +138,17 @@ class DenseSum:
         return IndexedSlices(found, ids, self.shape, coalesced=True, padded=True, validate=False)
 
     def clear(self, flag: Any = True) -> None:
-        """Remove all rows if a flag is true."""
+        """Remove all rows from the sum if the flag is true."""
         for x in (self.values, self.named):
             x.assign(jnp.where(flag, jnp.zeros_like(x.value), x.value))
 
     def save(self) -> tuple[Any, Any]:
-        """Return values and indices as NumPy arrays."""
+        """Return the sum's values and indices as NumPy arrays."""
         (ids,) = np.nonzero(np.asarray(self.named.value))
         return np.asarray(self.values.value)[ids], ids
 
     def load(self, values: Any, indices: Any) -> None:
-        """Store the result of `save`."""
+        """Replace the sum by one that `save` returned."""
         self.clear()
         self.values.assign(self.values.value.at[indices].set(values))
         self.named.assign(self.named.value.at[indices].set(True))

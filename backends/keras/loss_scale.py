@@ -1,4 +1,4 @@
-"""Scale the loss dynamically, as Keras does, around optimizers with row-sparse gradients.
+"""Scale the loss dynamically, as Keras does, for optimizers that accept row-sparse gradients.
 
 May import: `keras`, the core, this folder.
 """
@@ -27,8 +27,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Duplicates are summed first. If a sum is not finite, the optimizer takes no step and halves the scale. In a
-    compiled step of JAX, `Stepped` then writes nothing, and the other variables get their old values.
+    Duplicates are summed first. If a sum is not finite, the optimizer takes no step and halves the scale. In a compiled
+    step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
 
     Examples
     --------
@@ -45,10 +45,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite. Check the sums of duplicates in sparse gradients."""
+        """Return True if all gradients are finite; in a sparse gradient, the sums of duplicates count."""
         return super().check_finite([_sums(g) for g in grads])
 
-    #: Keras's method of this class uses a branch in XLA, which copies tables; the base class's method calls `apply`.
+    #: The method of Keras's LossScaleOptimizer uses a branch in XLA, and the branch copies tables. The base class's
+    #: method calls `apply` instead.
     stateless_apply = keras.optimizers.Optimizer.stateless_apply
 
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:

@@ -1,4 +1,5 @@
-"""Replace a method of one object: Keras calls `compile`, `train_step` and others on the instance.
+"""Replace a method of a single object. Keras calls `compile`, `train_step` and others on the instance, so it calls the
+replacement.
 
 May import: the standard library.
 """
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method of this one object by ``around(method, *args, **kwargs)``; return the function that undoes it.
+    """Replace the owner's method by ``around(method, *args, **kwargs)``; return a function that restores the method.
 
     The object's class does not change, so saving, loading and cloning work as before.
     """

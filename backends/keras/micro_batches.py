@@ -22,7 +22,7 @@ class Share:
     """The gradient of one micro-batch, which Keras adds to a `Sum` and divides."""
 
     def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # the framework's type; after an addition, slices are IndexedSlices
+        self.gradient = gradient  # in the framework's type; after an addition, sparse gradients are IndexedSlices
 
     def __add__(self, total: Any) -> Share:
         return Share(total.plus(self.gradient))
@@ -33,7 +33,8 @@ class Share:
 
 
 class Sum:
-    """The sum of some gradients of a variable: coalesced slices in arrays with one entry per row."""
+    """The sum of a variable's gradients over micro-batches: coalesced slices, whose arrays are in variables of any
+    length."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -41,7 +42,7 @@ class Sum:
         self.indices = native.cell(np.zeros(0, np.int64), variable)
 
     def plus(self, gradient: Any) -> Any:
-        """Return the sum with a gradient added: coalesced slices, or an array if the gradient is one."""
+        """Return the sum with a gradient added: an array if the gradient is an array, else coalesced slices."""
         own = IndexedSlices(
             self.values.read_value(), self.indices.read_value(), self.shape, coalesced=True, validate=False
         )
@@ -51,20 +52,20 @@ class Sum:
         return add(own, keras.ops.reshape(gradient, self.shape))
 
     def assign(self, gradient: Any) -> None:
-        """Store the result of `plus`."""
+        """Replace the sum by one that `plus` returned."""
         slices = isinstance(gradient, IndexedSlices)
         self.values.assign(gradient.values if slices else gradient)
         self.indices.assign(keras.ops.cast(gradient.indices if slices else keras.ops.arange(self.shape[0]), "int64"))
 
     def clear(self) -> None:
-        """Remove all rows."""
+        """Remove all rows from the sum."""
         self.load(np.zeros((0, *self.shape[1:]), self.dtype), np.zeros(0, np.int64))
 
     def save(self) -> tuple[Any, ...]:
-        """Return values and indices as NumPy arrays."""
+        """Return the sum's values and indices as NumPy arrays."""
         return tuple(keras.ops.convert_to_numpy(x) for x in (self.values.read_value(), self.indices.read_value()))
 
     def load(self, values: Any, indices: Any) -> None:
-        """Store the result of `save`."""
+        """Replace the sum by one that `save` returned."""
         self.values.assign(np.asarray(values))
         self.indices.assign(np.asarray(indices))

@@ -36,20 +36,21 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     ----------
     optimizer : keras.optimizers.Optimizer
         SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or a class of this package that
-        is derived from them; or `Stepped`. LossScaleOptimizer and MultiOptimizer give the state of the optimizers
-        within. Any backend of Keras is accepted.
+        is derived from them; or `Stepped`. For LossScaleOptimizer and MultiOptimizer the result is the state of the
+        optimizers that they contain. Any backend of Keras is accepted.
 
     Returns
     -------
     dict of str to dict of str to array
-        Path of each variable -> its state in NumPy copies: "step", the steps taken, and the arrays. "step" is int32 of
-        shape (1,). With semantics="keras" the function of the same name in `islices.optim` accepts the dict as its
+        Path of each variable -> its state as NumPy copies: the arrays, and "step", the number of steps taken, as int32
+        of shape (1,). With semantics="keras" the function of the same name in `islices.optim` accepts the dict as its
         state. The result is empty for an optimizer that is not built yet.
 
     Raises
     ------
     TypeError
-        The argument is not a Keras optimizer, or its variables have no names here, such as Adafactor's factors.
+        The argument is not a Keras optimizer, or `islices.optim` has no names for the optimizer's variables, such as
+        Adafactor's factors.
 
     Notes
     -----
@@ -80,7 +81,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
         path = getattr(variable, "path", variable.name)
         if names is None:
             held = optimizer._states[k]
-        else:  # Keras joins the names of both variables
+        else:  # Keras joins the variable's path and the array's name
             joined = {new: f"{path}_{old}".replace("/", "_").replace(":", "_") for old, new in names.items()}
             held = {new: own[name] for new, name in joined.items() if name in own}
         state = {name: np.array(keras.ops.convert_to_numpy(x)) for name, x in held.items()}

@@ -1,10 +1,10 @@
 """Select the module for Keras's backend in this process: tensorflow.py, torch.py or jax.py in this folder.
 
-The modules have the same names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the methods of
-a model that `row_sparse` replaces. `cast`, `summed` and `divisible` convert gradients in the framework's types.
-`replicas` counts the replicas that step together. If variables change in place, the module has `writable`, and `cell`
-for arrays of any length in a variable. torch and JAX have `take_if`, and JAX has `DenseSum` and
-`accumulate` for compiled steps.
+All three modules define the same names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the
+methods with which `row_sparse` replaces a model's. `cast`, `summed` and `divisible` convert gradients of the
+framework's types. `replicas` counts the replicas that step together. Modules of frameworks whose variables change in
+place also define `writable`, and `cell` for arrays of any length in a variable. torch.py and jax.py define `take_if`;
+jax.py defines `DenseSum` and `accumulate` for compiled steps.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """

@@ -16,19 +16,20 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-#: A saved model names its optimizer's class: this module is imported before one is loaded.
+#: Keras loads a saved optimizer by this name; this module must be imported before.
 _saved = keras.saving.register_keras_serializable("islices")
 
 
-#: A step of `islices.optim`, and Keras's variables that hold its state, by the state's names.
+#: An optimizer of `islices.optim`, and the Keras variables that contain the optimizer's state, by the state's names.
 Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """Mixin of optimizers whose step `islices.optim` also has. On torch and JAX they use that step, on slices."""
+    """Mixin of optimizers whose step `islices.optim` can also compute. On torch and JAX they take the step of
+    `islices.optim`, which accepts slices."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the same step in `islices.optim`, or None if it has no step with these options."""
+        """Return the optimizer of `islices.optim` with the same step, or None if there is none for these options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
@@ -42,12 +43,12 @@ class ByRows(Coalesced):
         rate = keras.ops.convert_to_tensor(learning_rate)
         rule, state = cast(Rule, self._rule(lambda step: rate))
         index = self._get_variable_index(variable)
-        steps = keras.ops.zeros(1, "int32") + keras.ops.cast(self.iterations, "int32")  # a rule of torch writes it
+        steps = keras.ops.zeros(1, "int32") + keras.ops.cast(self.iterations, "int32")  # on torch the step writes to it
         take_step(self, rule, variable, gradient, {part: held[index] for part, held in state.items()}, steps)
 
 
 class AdamByRows(ByRows):
-    """Mixin of Adam and AdamW, which differ by a decay that Keras applies before the step."""
+    """Mixin of Adam and AdamW. AdamW only adds a weight decay, which Keras applies before the step."""
 
     def _rule(self, rate: Any) -> Rule | None:
         if self.amsgrad:

@@ -22,14 +22,14 @@ from islices.core.slices import IndexedSlices
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
-#: Optimizers that only move the rows of a sparse gradient.
+#: Optimizers of Keras that only change the rows of a sparse gradient.
 BY_ROWS = ("sgd", "adagrad")
 
 
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that records each step of `model.fit`.
 
-    It records batch, outputs, loss, gradients before and after clipping, tables and state.
+    A step's record has the batch, outputs, loss, gradients before and after clipping, tables and state.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     Notes
     -----
-    Recorded steps run eagerly (``run_eagerly``), because the recorder cannot see the values of a compiled step; they
-    round as eager code does. The names of weights are their paths. On JAX the forward pass is traced for its gradient,
-    so outputs and loss are not recorded. After `fit` the recorder restores the model. SPEC clause 23.
+    Recorded steps run eagerly (``run_eagerly``) and round as eager code does, because the recorder cannot see the
+    values of a compiled step. The names of weights are their paths. On JAX the forward pass is traced for
+    differentiation, so outputs and loss are not recorded. After `fit` the recorder restores the model. SPEC clause 23.
 
     Examples
     --------
@@ -79,10 +79,10 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Wrap the model's methods; Keras calls this before it makes the function of a step."""
+        """Wrap the model's methods. Keras calls `set_model` before it builds the function of a step."""
         super().set_model(model)
         self._restore()
-        self._optimizer = model.optimizer  # on JAX reading `self.model` ends an epoch's state
+        self._optimizer = model.optimizer  # not `self.model`: on JAX reading it ends the epoch's state
         eagerly = model.run_eagerly
         model.run_eagerly = True
         model.train_function = None
@@ -90,7 +90,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         def back() -> None:
             model.run_eagerly, model.train_function = eagerly, None
 
-        # on TensorFlow `Coalesced` clips after Keras's hook, when the shares of replicas have been added up
+        # on TensorFlow `Coalesced` clips after Keras's hook, because the gradients of replicas are added up after the
+        # hook
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
         self._undo += [
             back,
@@ -110,7 +111,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ around Keras's methods
     def _train_step(self, method: Any, *args: Any) -> Any:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX the state stands before the data
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX the state comes before the data
         reported = {"x": _arrays(x), "y": _arrays(y), "sample_weight": _arrays(weights)}
         self.recorder.add(batch={name: part for name, part in reported.items() if part is not None})
         return method(*args)
@@ -148,7 +149,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         clipped = method(grads)
         if not self.recorder.wanted:
             return clipped
-        # also without a clip, where a loss scale or micro-batches changed the gradients
+        # gradients also change without a clip, by a loss scale or micro-batches
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
@@ -174,14 +175,14 @@ def _is_traced(x: Any) -> bool:
 def _state(optimizer: Any) -> dict[str, Any]:
     try:
         return state_of(optimizer)
-    except TypeError:  # the optimizer's arrays have no names: parity compares steps without them
+    except TypeError:  # the optimizer's arrays have no names, so parity compares steps without them
         return {}
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     """Describe a variable's optimizer in the terms of `islices.optim`.
 
-    A Keras class that `islices.optim` lacks is described by its name, another unknown formula by None.
+    The result is the class name for a Keras class that `islices.optim` lacks, and None for any other unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

@@ -1,8 +1,7 @@
 """Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
-Keras divides gradients by its loss scale, as `IndexedSlices` can be divided. TensorFlow's gradients stay
-tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
-May import: `keras`, the core.
+Keras divides gradients by its loss scale; `IndexedSlices` supports the division. On TensorFlow gradients stay
+tf.IndexedSlices, because tf.distribute sums only those over replicas (tensorflow.py). May import: `keras`, the core.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from islices.core.slices import IndexedSlices, parts
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """Return a sparse gradient as slices of the variable's shape, and any other gradient unchanged."""
+    """Return a sparse gradient as slices with the variable's shape, and any other gradient unchanged."""
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
 
 
@@ -34,14 +33,14 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """Divide a gradient of islices by a number, without a product by its reciprocal."""
+    """Divide a gradient of islices by a number, without multiplying by the number's reciprocal."""
     if isinstance(gradient, IndexedSlices):
         return gradient / c
     return scale_values(*parts(gradient), [("div", c)])
 
 
 def within(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer and the optimizers to which it passes gradients."""
+    """Yield an optimizer, and all optimizers to which that optimizer passes gradients."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
@@ -54,7 +53,8 @@ def as_array(gradient: Any) -> Any:
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class that clips where Keras clips: after the loss scale and micro-batches, on the sums of duplicates."""
+    """Base class of optimizers that clips where Keras clips, after loss scale and micro-batches. It clips the sums of
+    duplicates."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():
@@ -62,7 +62,7 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         return [self._for_rule(g) for g in grads]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        if self.gradient_accumulation_steps:  # Keras adds them to its variables
+        if self.gradient_accumulation_steps:  # Keras adds the gradients to its variables
             grads = [as_array(g) for g in grads]
         super()._backend_apply_gradients(grads, trainable_variables)
 

@@ -1,7 +1,8 @@
-"""Run optimizers of `islices.optim` in place of Keras's optimizers, with micro-batches, at the cost of the used rows.
+"""Run optimizers of `islices.optim` in place of Keras's optimizers, with micro-batches. The cost grows with the rows
+that gradients contain.
 
-Keras adds micro-batches up in dense arrays of each table's size; `Sum` holds slices instead.
-May import: `keras`, `numpy`, the core, this folder.
+Keras adds up micro-batches in dense arrays as large as each table; `Sum` stores slices instead. May import: `keras`,
+`numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
-#: Keras's name of the variables that hold the sums of micro-batches; `Sum` replaces these variables.
+#: Keras's name for the variables that contain the sums of micro-batches; `Sum` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
-#: `Stepped` warns of the dense gradient of a table with at least this many rows.
+#: `Stepped` warns if a table with at least this many rows has a dense gradient.
 MANY_ROWS = 100_000
 #: In a compiled step of JAX, where shapes are fixed, a sum has the table's size.
 Total: Any = native.DenseSum if BACKEND == "jax" else Sum
@@ -42,40 +43,42 @@ class Stepped(Coalesced):
     ----------
     rule : islices.optim.Optimizer
         The rule that steps all weights. Its learning rate, a number or one of keras.optimizers.schedules, becomes
-        Keras's learning rate, which callbacks may change. Its other hyperparameters may be schedules too; they count
-        the steps of each weight.
+        Keras's learning rate, which callbacks may change. Other hyperparameters of the rule may be schedules too; such
+        a schedule counts the steps of each weight.
     **kwargs
         Keyword arguments of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
-        ema_overwrite_frequency. With a rule of rows="all" also weight_decay, which moves every row. The arguments
-        semantics and nonfinite are those of `Coalesced` and hold for the clip; the rule's semantics holds for the step.
+        ema_overwrite_frequency. A rule with rows="all" also accepts weight_decay, which changes every row. The
+        arguments semantics and nonfinite are those of `Coalesced` and only affect the clip; the rule's semantics
+        affects the step.
 
     Warns
     -----
     UserWarning
-        Once, for the first dense gradient of a weight of 100,000 rows or more.
+        The first dense gradient of a weight with 100,000 rows or more warns once.
 
     Raises
     ------
     TypeError
-        rule is not an optimizer of islices.optim, or a hyperparameter is a function that is not a Keras schedule.
+        `rule` is not an optimizer of islices.optim, or a hyperparameter is a function that is not a Keras schedule.
     ValueError
         Keras's weight_decay is set with a rule of rows="touched": use the rule's weight_decay.
-        gradient_accumulation_steps is set under a strategy of several replicas, which Keras lacks, or with use_ema on
-        JAX. jit_compile is True on TensorFlow, because XLA cannot step on some rows.
+        gradient_accumulation_steps is set under a strategy of several replicas (Keras does not support this), or with
+        use_ema on JAX. jit_compile is True on TensorFlow, where XLA cannot step on a variable number of rows.
     IndexError
         A weight lacks a frozen row.
 
     Notes
     -----
-    Keras holds the learning rate as float32. The variables hold the result of ``rule.init`` for each weight. Dense
-    gradients move every row; a single number is one row. Each gradient is first cast to the type of its variable, as in
-    Keras; a variable of 16 bits also accepts float32. ``exclude_from_weight_decay`` holds for the rule's decay too.
+    Keras stores the learning rate as float32. The optimizer's variables contain the result of ``rule.init`` for each
+    weight. Dense gradients update every row; a weight that is a single number counts as one row. Each gradient is first
+    cast to the type of its variable, as in Keras; a variable of 16 bits also accepts float32.
+    ``exclude_from_weight_decay`` applies to the rule's decay too.
 
     With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
-    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows seen;
-    on JAX it is an array of the table's size. As in Keras, a variable whose gradient is None takes no part in a call.
-    SPEC clauses 16 and 24.
+    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows that the k
+    gradients contain; on JAX it is an array of the table's size. As in Keras, a call ignores a variable whose gradient
+    is None. SPEC clauses 16 and 24.
 
     Examples
     --------
@@ -99,7 +102,7 @@ class Stepped(Coalesced):
                 "moves every row, that of the rule the rows of the gradient"
             )
         rate = kwargs.pop("learning_rate", None)
-        _described(rule)  # raises if the rule cannot be saved
+        _described(rule)  # the call raises if the rule cannot be saved
         super().__init__(_held("lr", rule.hyper["lr"]) if rate is None else rate, **kwargs)
         self.rule = rule
         self._warned = False
@@ -119,7 +122,7 @@ class Stepped(Coalesced):
 
     def add_variable_from_reference(self, reference_variable: Any, name: Any = None, initializer: Any = "zeros") -> Any:
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
-            dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
+            dtype = _dtype(reference_variable)  # 16-bit gradients are summed in float32: SPEC clause 3
             return Total(reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype)
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
@@ -196,7 +199,7 @@ class Stepped(Coalesced):
         for total in self._accumulated_gradients:
             if isinstance(total, Total):
                 total.clear()
-            else:  # the gradient overwrites this variable
+            else:  # the variable's value is replaced by the gradient
                 total.assign(keras.ops.zeros_like(total.value))
 
     def _sums_first(self) -> bool:
@@ -222,7 +225,7 @@ class Stepped(Coalesced):
     def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
         ops = keras.ops
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
-        held = {part: ops.copy(x) for part, x in state.items()}  # on TensorFlow a tensor, like the row
+        held = {part: ops.copy(x) for part, x in state.items()}  # copies are tensors on TensorFlow, like the row
         row, new = rule.step(row, gradient, held)
         variable.assign(ops.reshape(row, ()))
         _assign(state, new)
@@ -233,8 +236,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables that all backends have. JAX's variables of sums are saved as sums, like those of other
-        backends."""
+        """Return the variables that all backends have. The rest, the variables that contain sums on JAX, is saved as
+        sums like those of other backends."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -273,8 +276,9 @@ class Stepped(Coalesced):
             k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
         }
         if described["rows"] == "touched":
-            described["rows"] = None  # the default, where it exists; the configuration does not say who chose it
-        # Keras reads a learning rate that is a schedule; some optimizers accept no 0
+            described["rows"] = None  # some rules accept no "touched", but only the default
+        # Keras itself reads a learning rate that is a schedule; the placeholder is 1, because some optimizers raise for
+        # 0
         described["lr"] = rate if isinstance(rate, float) else 1.0
         name: Any = described.pop("name")
         if "states" in described:
@@ -295,7 +299,8 @@ def take_step(
     state: dict[str, Any],
     steps: Any | None = None,
 ) -> None:
-    """Take a step of a rule on Keras's variables; state contains "step", or steps gives its value."""
+    """Take a step of a rule on Keras's variables. `state` contains "step"; if it does not, `steps` is the value of
+    "step"."""
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
@@ -311,7 +316,7 @@ def take_step(
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _held(name: str, x: Any) -> Any:
-    """Return a hyperparameter as Keras holds it: a flag, a float or a schedule."""
+    """Return a hyperparameter in a form that Keras can save: a flag, a float or a schedule."""
     if isinstance(x, (bool, np.bool_)):
         return bool(x)
     if isinstance(x, SCHEDULE):
@@ -342,7 +347,7 @@ def _described(rule: optim.Optimizer) -> dict[str, Any]:
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
-    if rule._formula.numbers is NamedNumbers:  # of optim.custom
+    if rule._formula.numbers is NamedNumbers:  # a rule of optim.custom
         options["states"] = [[x.name, x.initial, x.per_row] for x in rule._formula.state]
     else:
         options["semantics"] = rule.semantics

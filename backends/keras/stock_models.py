@@ -27,30 +27,29 @@ MARK = "_islices_row_sparse"
 def row_sparse(model: Model) -> Model:
     """Let `fit` and `train_on_batch` of a stock Keras model train by rows, on TensorFlow, torch and JAX.
 
-    Each trainable weight that the model reads by rows (``ops.take(weight, ids, axis=0)``, which is how
-    keras.layers.Embedding reads) gets a gradient of the looked-up rows. The layers and the model stay Keras's
-    objects.
+    Each trainable weight that the model reads by rows gets a gradient of the looked-up rows. keras.layers.Embedding
+    reads by rows, with ``ops.take(weight, ids, axis=0)``. The layers and the model stay Keras's objects.
 
     Parameters
     ----------
     model : keras.Model
-        A sequential, functional or subclassed model, built and compiled or not yet. Pass the model that you fit, not
-        a part of it.
+        A sequential, functional or subclassed model. It need not be built or compiled yet. Pass the model that you fit,
+        not a part of it.
 
     Returns
     -------
     keras.Model
-        The same object. Its class, weights, names and configuration do not change. A model that Keras makes from it
+        The same object. Its class, weights, names and configuration do not change. A copy of the model that Keras makes
         (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
 
     Raises
     ------
     TypeError
-        The object is not a keras.Model. On JAX: the model's class has a `train_step`, which computes its gradients
-        itself. Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
+        The object is not a keras.Model, or on JAX the model's class defines a `train_step` that computes gradients
+        itself. `compile` raises if the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
         outside keras.optimizers).
     ValueError
-        Raised by `compile`: gradient_accumulation_steps under a strategy of several replicas. Raised by `fit`: a
+        `compile` raises for gradient_accumulation_steps under a strategy of several replicas. `fit` raises for a
         keras.distribution on JAX.
     NotImplementedError
         Keras runs on JAX with NNX enabled.
@@ -58,11 +57,11 @@ def row_sparse(model: Model) -> Model:
     Notes
     -----
     `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package.
-    With semantics="keras" it computes Keras's step on the sums of duplicate rows. It moves every row at each step, as
-    Keras documents, at the cost of the whole table. The cost of `Stepped` grows with the batch instead.
+    With semantics="keras" it computes Keras's step on the sums of duplicate rows. This Adam updates every row at each
+    step, as Keras documents, so its cost grows with the table. The cost of `Stepped` grows with the batch instead.
 
-    A weight that the model also reads as a whole gets a correct dense gradient, at the cost of the whole table.
-    Examples are tied output layers and ``embeddings_regularizer``.
+    A weight that the model also reads as a whole, as for a tied output layer or ``embeddings_regularizer``, gets a
+    correct dense gradient. The cost of a step then grows with the table.
 
     Examples
     --------

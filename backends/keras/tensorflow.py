@@ -1,4 +1,4 @@
-"""Keras on TensorFlow. The tape makes tf.IndexedSlices in eager code, in graphs and in strategies.
+"""Keras on TensorFlow. tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
 See `islices.backends.keras.native`. May import: `keras`, `tensorflow`,
 `islices.backends.tensorflow`, the core, this folder.
@@ -28,10 +28,10 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
 
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class that clips when the shares of all replicas have been added up."""
+    """Base class of optimizers that clips after the gradients of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Return the gradients unchanged: Keras calls this before it sums over replicas."""
+        """Return the gradients unchanged, because Keras calls this method before it sums over replicas."""
         return grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -50,10 +50,11 @@ Hooks = ReplicaHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the replacements of a model's methods; TensorFlow's tape already makes sparse gradients."""
+    """Return the methods that replace a model's methods. `train_step` stays, because TensorFlow's tape already makes
+    sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Build the optimizer first, because a tf.function that makes variables is traced twice."""
+        """Build the optimizer before the step is traced, because a tf.function that makes variables is traced twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
@@ -85,13 +86,14 @@ def summed(leaf: IndexedSlices) -> IndexedSlices:
     return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)
 
 
-#: Return a gradient of another type; tf.IndexedSlices stay tf.IndexedSlices.
+#: Convert a gradient to another dtype; tf.IndexedSlices stay tf.IndexedSlices.
 cast = tf.cast
 
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together, of a model or under the present strategy."""
+    """Return the number of replicas that take a step together: those of the model's strategy or, without a model, of
+    the current strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -111,11 +113,11 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that a class of keras.optimizers makes on this backend."""
+    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
     return kind
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Return a variable of arrays of any length."""
+    """Return a variable whose array may change its length."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

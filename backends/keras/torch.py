@@ -28,14 +28,14 @@ def _is_table(x: Any) -> bool:
 
 
 def methods(model: Any) -> dict[str, Any]:
-    """Return the replacements of a model's methods."""
+    """Return the methods that replace a model's methods."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads(_is_table):
             return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.jit_compile:  # the default of JAX, which its files keep
+        if model.jit_compile:  # JAX's default, which models saved on JAX keep
             warn_caller(
                 "jit_compile: got True; torch.compile refuses the backward pass of sparse embeddings. Proceeding with "
                 "jit_compile=False"
@@ -43,13 +43,15 @@ def methods(model: Any) -> dict[str, Any]:
             model.jit_compile = False
         return method(*args, **kwargs)
 
-    # not the whole train_step: a mode costs microseconds per call of torch, and an optimizer makes many calls
+    # the mode does not cover all of train_step: it costs microseconds per call of torch, and an optimizer makes many
+    # calls
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
 # ---------------------------------------------------------------------- steps
 class TorchHooks(ArrayHooks):
-    """Base class that steps on slices by variable, because Keras's joint step only accepts arrays."""
+    """Base class of optimizers that steps on slices one variable at a time, because Keras's step on all variables only
+    accepts arrays."""
 
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
@@ -72,7 +74,7 @@ def replicas(model: Any = None) -> int:
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true."""
+    """Call `step`, which changes the variables, if the flag is true."""
     if flag:
         step()
 
@@ -83,7 +85,8 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that a class of keras.optimizers makes. On torch its `__new__` returns a special class."""
+    """Return the class that an optimizer made by a class of keras.optimizers has. On torch, `__new__` of
+    keras.optimizers' classes returns an object of another class."""
     return type(kind())
 
 
@@ -103,5 +106,5 @@ class Cell:
 
 
 def cell(values: Host, variable: Any) -> Cell:
-    """Return a holder of arrays of any length, on the variable's device."""
+    """Return a `Cell` on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

@@ -1,1 +1,1 @@
-"""MPI, an engine of `islices.distributed` without arrays, which is therefore not in a framework's folder."""
+"""MPI, an engine of `islices.distributed`. MPI has no arrays, so it belongs to no framework's folder."""

@@ -1,9 +1,10 @@
 """Use MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, MXNet and any other framework.
 
-MPI waits for ever, and most MPI libraries burn a core meanwhile. So requests here do not block: this module polls them
-until the deadline, at first without a pause, then between naps. Every pair of ranks exchanges its messages by Isend and
-Irecv. MPICH's Allgatherv moves unequal lengths in small pieces: 64 MB from one of two ranks take 0.4 to 10 s, and 0.02
-to 0.05 s by Send and Recv. Pairs also show which rank is missing.
+MPI's blocking calls wait for ever, and most MPI libraries occupy a core meanwhile. So this module makes requests that
+do not block, and polls them until the deadline, at first without a pause, then between naps. Every pair of ranks
+exchanges messages by Isend and Irecv, for two reasons. MPICH's Allgatherv moves unequal lengths in small pieces: 64 MB
+from one of two ranks take 0.4 to 10 s, and 0.02 to 0.05 s by Send and Recv. And an error can name the rank that did not
+come.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 #: Seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
-#: Seconds in which the other ranks are expected, while this rank only yields the core; then the length of its naps
-#: between polls, which use an eighth of a core. MPICH moves bytes while it is polled:
-#: 64 MB take a second with naps of 1 ms, 0.04 s with these.
+#: Seconds of polling without a nap, while this rank only yields the core; then the length of the naps between polls.
+#: Polling between naps uses an eighth of a core. MPICH moves bytes only while it is polled: 64 MB take a second with
+#: naps of 1 ms, and 0.04 s with these naps.
 SPIN, NAP = 100e-6, 100e-6
-#: A tag that separates these messages from the user's, within the tags that every MPI has.
+#: A tag that separates these messages from the user's. Every MPI library allows a tag of this size.
 TAG = 0x15C5
-#: Counts of MPI before version 4.
+#: The largest count that MPI before version 4 can represent.
 LARGEST_INT = 2**31 - 1
 #: Variables in which launchers set the number of processes.
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -35,7 +36,7 @@ LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 #: Abandoned requests with their arrays: MPI may still write into them.
 _abandoned: list[Any] = []
-#: The attribute of a communicator that holds its MPIGroup: [keyval] after the first use.
+#: The MPI key of the attribute that stores a communicator's MPIGroup: [keyval] after the first use.
 _keyval: list[int] = []
 
 
@@ -60,7 +61,7 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks if MPI is running, which importing mpi4py.MPI starts; else None."""
+    """Return the group of all ranks if MPI is running, else None. Importing mpi4py.MPI starts MPI."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -68,12 +69,12 @@ def running() -> Group | None:
 
 
 def launched() -> bool:
-    """Return whether MPI's launcher started this process and others."""
+    """Return True if MPI's launcher started this process together with others."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in LAUNCHED)
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of an intracommunicator."""
+    """Return the group of an intracommunicator, None for other objects."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -100,7 +101,8 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """Raise RuntimeError if MPI would end the process, because it does not run or does not support this thread."""
+    """Raise RuntimeError if MPI is not running or does not support calls from this thread; a call of MPI would end the
+    process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")
@@ -121,7 +123,7 @@ def check_counts(version: tuple[int, int], nbytes: int) -> None:
 
 
 class _LateError(TimeoutError):
-    """An error after this rank has waited long enough for some other ranks."""
+    """An error that says for which ranks this rank has waited too long."""
 
     def __init__(self, ranks: set[int]) -> None:
         super().__init__("late")
@@ -131,8 +133,8 @@ class _LateError(TimeoutError):
 class MPIGroup(Group):
     """The ranks of an intracommunicator.
 
-    The messages have a special tag. If receives of any tag (``MPI.ANY_TAG``) wait on a communicator, pass a copy of it
-    (``Dup()``), on which they cannot receive these messages.
+    The messages have a special tag, but a receive of any tag (``MPI.ANY_TAG``) could take them. If your program makes
+    such receives on the communicator, pass a copy of the communicator (``Dup()``) to islices.
     """
 
     engine = "MPI"
@@ -149,11 +151,11 @@ class MPIGroup(Group):
         check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
         outs = [empty((length,), np.uint8) for length in lengths]
         outs[self.rank] = parts[self.rank]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
         requests: list[Any] = []
         try:
-            # one iterator for each: started requests stay in the list if the next one fails
+            # extend by a generator: started requests are in the list even if the next one fails
             requests.extend(self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources)
             requests.extend(self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to)
             self._wait(requests, [*sources, *to])
@@ -163,7 +165,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done. ranks has the other rank of each request."""
+        """Wait until all requests are done. `ranks` has the other rank of each request."""
         from mpi4py import MPI
 
         started = time.monotonic()
@@ -183,7 +185,7 @@ class MPIGroup(Group):
             return RankTimeout(f"{self.engine}: {who} did not come within {self.timeout:g} s", ranks=ranks)
         from mpi4py import MPI
 
-        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_PROC_ABORTED", "ERR_REVOKED")  # not in every mpi4py
+        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_PROC_ABORTED", "ERR_REVOKED")  # mpi4py may lack one
         gone = {getattr(MPI, name) for name in names if hasattr(MPI, name)}
         if isinstance(error, MPI.Exception) and error.Get_error_class() in gone:
             return RankError(f"{self.engine}: another rank has ended: {error}")

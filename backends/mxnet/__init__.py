@@ -3,14 +3,14 @@
 It handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles its import:
 
 - Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half of the
-  powers of two beyond 2**60. A scalar that is not float32 goes in as an array.
+  powers of two beyond 2**60. So a scalar that float32 cannot represent is passed as an array.
 - Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means "copy
-  this dimension". Reductions of nothing fail later, in another thread.
-- bfloat16 is a structured dtype to Python, and conversion to it truncates: rounding is done on the host.
+  this dimension". A reduction of an empty array fails later, in another thread.
+- MXNet's Python code has a structured dtype for bfloat16. Conversion to bfloat16 truncates, so the host rounds instead.
 - Computation is asynchronous: memory may be read only after `wait_to_read`.
 - Operations accept fewer than 2**31 - 1 elements, zero slices of a larger table included.
 - The gradient of `gather_nd` is a race, and no operation is a left fold: sums of rows are computed on the host.
-- `islices.backends.mxnet.mxnet_autograd` handles its autograd, `gluon_layers` Gluon's layers.
+- The module `mxnet_autograd` of this folder handles MXNet's autograd, and `gluon_layers` handles Gluon's layers.
 - `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` shares its memory.
 """
 
@@ -39,7 +39,8 @@ SparseArray = mx.ndarray.sparse.BaseSparseNDArray
 RowSparseArray = mx.ndarray.sparse.RowSparseNDArray
 
 HOST = HostBackend()
-#: Elements of float64 that fit the caches, large enough that the cost of a call does not show.
+#: The number of float64 elements of a block: a block fits into the caches, and the cost of a call is small next to the
+#: work.
 BLOCK = 1 << 17
 
 
@@ -101,14 +102,15 @@ class MXNetBackend(Backend):
         return view(x.as_in_context(mx.cpu())) if on_host is None else on_host  # type: ignore[return-value]
 
     def scalar(self, x: Host, like: Array) -> Array:
-        """Return x with shape (1,): outside of `np_shape` MXNet cannot compute on an array of shape ()."""
+        """Return x as an array of shape (1,), because MXNet cannot compute on an array of shape () outside of
+        `np_shape`."""
         return self.asarray(x.reshape(1), like)
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
         if not isinstance(x, RowSparseArray):
             raise ValueError(f"x: got a {x.stype} array of shape {x.shape}; accepted is MXNet's row_sparse")
-        with self.scope():  # `.data` and `.indices` are copies; nothing else may run before the indices are checked
+        with self.scope():  # `.data` and `.indices` are copies; the indices must be checked before any other operation
             return NativeParts(x.data, x.indices, tuple(x.shape), coalesced=True)
 
     def to_native(
@@ -149,7 +151,7 @@ class MXNetBackend(Backend):
             return nd.cast(x, DTYPES[dtype])
         if not self.records_gradient(x) or "float" not in dtype:
             return self._round(x, dtype)
-        # nd.cast truncates to bfloat16, backwards too
+        # nd.cast truncates to bfloat16, also in the backward pass
         known = self._round(self.stop_gradient(x), dtype)
         return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
 
@@ -198,7 +200,7 @@ class MXNetBackend(Backend):
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         if isinstance(b, float) and math.isfinite(b) and self.dtype(a) == "float32":
-            return a * b  # b is exact in float32, so the error of its text cannot show; no broadcast is needed
+            return a * b  # b is a float32, so MXNet parses its text exactly; no broadcast is needed
         return nd.broadcast_mul(*operands(a, b))
 
     def row_amax(self, x: Array) -> Array:
@@ -207,7 +209,7 @@ class MXNetBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         if 0 in x.shape:
             return self.zeros(x.shape[:1], self.dtype(x), x)
-        return nd.dot(x, nd.ones((x.shape[1],), x.context, x.dtype))  # nd.sum of few rows takes ten times as long
+        return nd.dot(x, nd.ones((x.shape[1],), x.context, x.dtype))  # for few rows nd.sum takes ten times as long
 
     def blocks(self, x: Array) -> Sequence[Array]:
         m = x.shape[1]
@@ -221,7 +223,7 @@ class MXNetBackend(Backend):
     unique = by_host("unique")
     arange = by_host("arange")
     searchsorted = by_host("searchsorted")
-    segment_max = by_host("segment_max")  # MXNet's maximum of integers goes through float32
+    segment_max = by_host("segment_max")  # MXNet computes the maximum of integers in float32
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
         mask = nd.broadcast_greater_equal(*operands(indices, 0))
@@ -238,7 +240,8 @@ class MXNetBackend(Backend):
         return self._summed(sums, values, lambda: segments)
 
     def _summed(self, sums: Host, values: Array, places: Callable[[], Array]) -> Array:
-        """Return sums of rows, which MXNet adds in no fixed order, with a gradient; places gives each row's sum."""
+        """Return `sums`, which the host computed, as a differentiable function of the rows `values`. `places()` returns
+        the position of each row's sum."""
         out = self.from_host(sums, values)
         if not self.records_gradient(values):
             return out
@@ -270,7 +273,7 @@ class MXNetBackend(Backend):
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if values.size:
             with paused(), self.scope():
-                nd.contrib.index_copy(table, ids, values, out=table)  # writes these rows only
+                nd.contrib.index_copy(table, ids, values, out=table)  # only these rows are written
         return table
 
     def in_place(self, x: Array) -> bool:

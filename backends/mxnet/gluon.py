@@ -1,8 +1,8 @@
-"""Clip Gluon's gradients, which may be row_sparse, by a function that works in place and by a Trainer.
+"""Clip Gluon's gradients, dense or row_sparse, in place: a function, and a Trainer that clips.
 
 mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
-that function turns a sparse gradient into a whole table, and a NaN norm fills all rows. The functions here keep the
-gradient's type and rows, and a training script only needs another import.
+MXNet's function turns a sparse gradient into a whole table, and a NaN norm fills all rows. This module keeps the
+gradient's type and rows, and a training script only changes its import.
 
 May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
@@ -49,20 +49,20 @@ def clip_global_norm(
         existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC
         clauses 10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with "islices" all
-        become NaN), "raise" raises FloatingPointError, and "zero" sets zeros.
+        The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with semantics
+        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values by zeros.
 
     Returns
     -------
     float, or NDArray of shape (1,) if check_isfinite is False
-        The norm before clipping: float32, or float64 if an array is.
+        The norm before clipping: float64 if an array is float64, else float32.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         An argument or an array is invalid. No array has changed.
     FloatingPointError
-        nonfinite is "raise", and the norm is NaN or infinite. No array has changed.
+        `nonfinite` is "raise", and the norm is NaN or infinite. No array has changed.
 
     Examples
     --------
@@ -117,27 +117,28 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Parameters
     ----------
     params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
-        Arguments of mxnet.gluon.Trainer. With clip_global_norm, update_on_kvstore None means False, because the kvstore
-        adds up the gradients of several contexts and applies them in one operation.
+        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False: a kvstore adds
+        up the gradients and applies the sum in one operation, so the sum could not be clipped.
     clip_global_norm : float, optional
-        The largest norm of the gradients in the optimizer's scale. They are divided by the batch size of `step` or
+        The largest norm of the gradients in the scale that the optimizer sees: divided by the batch size of `step` or
         `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
-        Arguments of the function `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
+        Arguments of the function `clip_global_norm`. With "zero" the optimizer gets zeros: momentum still changes the
+        weights.
 
     Raises
     ------
     TypeError, ValueError
-        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. With clip_global_norm:
-        update_on_kvstore is True, a weight is row_sparse (MXNet updates it in the kvstore), or the batch size is not
-        above 0.
+        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. A Trainer with
+        clip_global_norm also raises if update_on_kvstore is True, a weight is row_sparse (MXNet updates such weights in
+        the kvstore), or the batch size is not above 0.
 
     Notes
     -----
     The Trainer clips after the gradients of all contexts have been added up, before weight decay and before the
-    optimizer's clip_gradient. The norm covers the parameters that the update moves. It leaves out parameters with
-    grad_req "null", and stale ones under ignore_stale_grad. Sparse gradients stay row_sparse, so lazy updates stay
-    lazy. The gradients change in place.
+    optimizer's clip_gradient. The norm covers the parameters that the update changes. The norm leaves out parameters
+    with grad_req "null", and parameters with stale gradients under ignore_stale_grad. Sparse gradients stay row_sparse,
+    so lazy updates stay lazy. The gradients change in place.
 
     Examples
     --------
@@ -189,7 +190,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._nonfinite: Nonfinite = nonfinite
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients of all contexts, divide them by batch_size, clip them and update."""
+        """Add up the gradients of all contexts, divide them by batch_size, clip them and update the parameters."""
         if self.clip_global_norm is None:
             super().step(batch_size, ignore_stale_grad)
             return
@@ -197,7 +198,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self.update(batch_size, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """After `allreduce_grads`, divide the gradients by batch_size, clip them and update."""
+        """Divide the gradients by batch_size, clip them and update the parameters; call `allreduce_grads` first."""
         if self.clip_global_norm is not None:
             if not is_real(batch_size):
                 raise TypeError(f"batch_size: got {describe(batch_size)}; accepted is a number above 0")
@@ -208,10 +209,10 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _clip(self, limit: float, ignore_stale_grad: bool) -> None:
         moving = [p for p in self._params if p.grad_req != "null"]
-        # amp looks for overflow in the gradients after this, and then lowers its scale
+        # after this method, amp looks for overflow in the gradients, and then lowers its loss scale
         amp = getattr(self, "_amp_loss_scaler", None) is not None
         nonfinite = "propagate" if amp else self._nonfinite
         for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):
             fresh = [grad for data, grad in pairs if data._fresh_grad]
-            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
+            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # otherwise the update of MXNet raises next
                 clip_global_norm(fresh, limit, False, semantics=self._semantics, nonfinite=nonfinite)

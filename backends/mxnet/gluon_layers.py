@@ -1,9 +1,10 @@
 """Capture the gluon.nn.Embedding layers of a Gluon model: their ids, and the gradient of their outputs.
 
 The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of this constant is the gradient of the
-rows. MXNet sums it over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an output, so the
-capture replaces `forward` on the instance while the context is open. If autograd records, other reads of the weights
-would add to their gradient unseen (a tied output layer, a penalty). So `data` and `list_data` of the Parameter raise.
+rows. MXNet sums this gradient over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an
+output, so the capture replaces `forward` on the instance while the context is open. While autograd records, other reads
+of the weights (a tied output layer, a penalty) would contribute to the weights' gradient unseen. So `data` and
+`list_data` of the Parameter raise then.
 
 May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
@@ -26,7 +27,8 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A use whose upstream is read when it is needed, because MXNet computes it after `backward` has returned."""
+    """A lookup whose upstream gradient is read only when it is needed, because MXNet computes gradients after
+    `backward` has returned."""
 
     delta: Any = None
 
@@ -34,7 +36,7 @@ class RecordedUse(LayerUse):
     def upstream(self) -> Any:
         if self.delta is None or not self.delta._fresh_grad:  # no backward pass has run
             return None
-        return self.delta.grad.copy()  # another pass adds to this buffer
+        return self.delta.grad.copy()  # a copy, because another backward pass adds to this buffer
 
     @upstream.setter
     def upstream(self, value: Any) -> None:
@@ -46,7 +48,7 @@ class RecordedUse(LayerUse):
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Any]]:
     """See `Backend.capture`."""
     layers = _embedding_layers(model)
-    names: dict[int, str] = {}  # the first layer's name of each Parameter
+    names: dict[int, str] = {}  # Parameter -> the name of the first layer that has it
     weights, inside = {}, threading.local()
     with contextlib.ExitStack() as stack:
         for name, layer in layers.items():
@@ -81,7 +83,7 @@ def _hybridized(name: str) -> TypeError:
 
 
 def _embedding_layers(model: Any) -> dict[str, Any]:
-    """Return each embedding layer once, by the first of its names."""
+    """Return {name: embedding layer}, each layer once, under the first of its names."""
     layers: dict[int, tuple[str, Any]] = {}
 
     def visit(block: Any, path: tuple[str, ...], active: bool, seen: frozenset[int]) -> None:
@@ -116,7 +118,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
     original = layer.forward
 
     def forward(x: Any, *args: Any) -> Any:
-        if not isinstance(x, nd.NDArray):  # a Symbol: a block around the model is being compiled
+        if not isinstance(x, nd.NDArray):  # x is a Symbol if a block that contains the model is being compiled
             raise _hybridized(name)
         inside.layer = True
         try:

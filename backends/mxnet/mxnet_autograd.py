@@ -1,15 +1,18 @@
-"""Adapt MXNet's autograd to the core, with gradients of rows and functions with given gradients.
+"""Adapt MXNet's autograd to the core: gradients of looked-up rows, and functions with custom gradients.
 
 It handles these properties of MXNet's autograd:
 
 - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
-  raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and one
-  more head for each variable, its size. MXNet leaves the zero gradient of this head out of the sum.
-- Without ``retain_graph`` the whole graph is released, also the part recorded around it.
-- `autograd.Function` leaves gradients unset after an unused one, drops the sum of ``grad_req="add"``, and stops
-  recording for good if its forward raises. `record_function` replaces it.
-- A gradient function runs later, in a thread of the engine. Its errors appear where a caller waits, as an MXNetError
-  without the cause. Settings of a thread (np_shape, contexts) are missing there.
+  raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and, for
+  each variable, one more head: the variable's size. The gradient of such a head is zero, and MXNet leaves it out of the
+  sum.
+- Without ``retain_graph`` MXNet releases the whole graph, also the part that was recorded outside of the differentiated
+  function.
+- `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
+  its forward raises, recording stays off. `record_function` replaces `autograd.Function`.
+- A gradient function runs later, in a thread of MXNet's engine. If the function raises, the caller that waits for the
+  result gets an MXNetError without the cause. Settings of the user's thread (np_shape, contexts) are missing in the
+  engine's thread.
 
 May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
@@ -33,16 +36,17 @@ autograd = mx.autograd
 
 
 def paused() -> AbstractContextManager[Any]:
-    """Pause recording without changing whether layers train."""
+    """Pause recording, but leave training mode as it is."""
     return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
 
 
 def is_recorded(x: Any) -> bool:
-    """Return whether autograd records and has x in its graph. MXNet's in-place operators raise for such arrays."""
+    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for such
+    arrays."""
     if not autograd.is_recording():
         return False
     try:
-        x._fresh_grad = x._fresh_grad  # changes nothing; MXNet raises for an array outside of the graph
+        x._fresh_grad = x._fresh_grad  # the assignment changes nothing, but MXNet raises if x is not in the graph
     except mx.base.MXNetError:
         return False
     return True
@@ -58,7 +62,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the result of read on weights and ids: variables for the loss, or constants if nothing is recorded."""
+        """Return the rows that `read` returns for weights and ids. They are new variables of the loss, or constants if
+        autograd is not recording."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -73,13 +78,13 @@ class GraphReads(TapeRecorder):
             rows = read(weights, ids)
             leaf = rows.detach()
             leaf.attach_grad()
-            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may reuse the same arrays
+            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may overwrite these arrays later
         self.found.append((leaf, ids, extras, static))
         return leaf if autograd.is_recording() else rows
 
 
 class _Watch:
-    """A record of the gradient functions of one differentiation, with their number and the errors of those that
+    """The gradient functions recorded during one differentiation: how many there are, and the errors of those that
     failed."""
 
     def __init__(self) -> None:
@@ -130,7 +135,8 @@ def differentiate(
 
 
 def _leaf(x: Any) -> Any:
-    """Return x's memory as a new variable, without changing x's gradient buffer and place in a recorded graph."""
+    """Return a new variable that shares x's memory. The gradient buffer of x and its place in a recorded graph do not
+    change."""
     with mx.util.np_shape(True):
         leaf = x.detach()
         leaf.attach_grad()
@@ -164,7 +170,7 @@ def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
 
 
 def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
-    """Raise the error of a gradient function once all of them have run."""
+    """Wait until all gradient functions have run, and raise the error of one that failed."""
     if not watch.recorded:
         return
     try:
@@ -178,7 +184,8 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
 
 # ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """One recorded call: the data of its gradient, and the settings of the thread that recorded it."""
+    """One call that `record_function` recorded: the data for its gradient, and the settings of the thread that made
+    it."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward
@@ -188,11 +195,11 @@ class _Call:
 
     def run(self, upstream: Any, outputs: list[Any], requests: list[int]) -> None:
         with autograd.pause(), mx.util.np_shape(True):
-            gradients = self.context.copy().run(self.backward, upstream)  # a context runs once at a time
+            gradients = self.context.copy().run(self.backward, upstream)  # no context runs twice at a time
             for out, request, gradient in zip(outputs, requests, gradients, strict=True):
-                if request == 0 or out.size == 0:  # no gradient is needed
+                if request == 0 or out.size == 0:  # MXNet needs no gradient
                     continue
-                if request == 3:  # add to the present values
+                if request == 3:  # add the gradient to the buffer's values
                     if gradient is not None:
                         out += gradient
                 elif gradient is None:
@@ -206,14 +213,14 @@ _keys = itertools.count(1)
 
 
 def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, train: int, key: int) -> bool:
-    # this code must free every handle, and an NDArray frees it
+    # this code must free every handle; an NDArray frees its handle
     arrays = [nd.NDArray(ctypes.cast(h, mx.base.NDArrayHandle)) for h in handles[: n_upstream + n_outputs]]
     call = _calls[key]
     try:
         call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
-    except Exception as error:  # it cannot pass through MXNet's engine: False makes the waiting caller raise
+    except Exception as error:  # no error can pass through MXNet's engine: False makes the waiting caller raise
         if call.watch is None:
-            traceback.print_exc()  # MXNetError will not give the cause
+            traceback.print_exc()  # the MXNetError that follows does not show the cause
         else:
             call.watch.errors.append(error)
         return False
@@ -225,7 +232,7 @@ def _forget(key: int) -> bool:
     return True
 
 
-# one pair for all calls; the number that MXNet passes back identifies the call
+# one pair of callbacks for all calls; MXNet passes back a number that identifies the call
 _CALLBACKS = (
     mx.autograd.Function._bwd_functype(_run_backward),
     mx.autograd.Function._del_functype(_forget),
@@ -234,12 +241,12 @@ _PLAIN = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 def record_function(inputs: Sequence[Any], value: Any, backward: Callable[[Any], Sequence[Any]]) -> Any:
-    """Return value as a recorded function of inputs, float arrays.
+    """Record `value` as the result of a function of `inputs`, which are float arrays; return the recorded array.
 
-    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. Call it only while
-    autograd records.
+    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. Call
+    `record_function` only while autograd records.
     """
-    out = value.detach()  # a separate graph, so that inputs and residuals that are the same array do not change
+    out = value.detach()  # a new array, so that an input or a residual that is the same array stays out of the graph
     call, key = _Call(backward), next(_keys)
     pointers = (_PLAIN * 2)(*(ctypes.cast(c, _PLAIN) for c in _CALLBACKS))
     call.callbacks = mx.base.MXCallbackList(

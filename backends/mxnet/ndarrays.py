@@ -1,4 +1,4 @@
-"""Convert between MXNet's arrays and NumPy's, with dtypes by name, views of memory, arrays over memory and numbers.
+"""Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over given memory, and numbers.
 
 Everything here works whether `mx.util.np_shape` is on or not.
 May import: `numpy`, the core, this folder.
@@ -21,11 +21,11 @@ from islices.core.host_memory import at_address
 
 mx = import_mxnet()
 
-# An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules. MXNet then calls
-# one of their functions, which must still exist, or the process crashes.
+# If an array over NumPy's memory lives until the interpreter ends, it is freed after MXNet's modules. MXNet then calls
+# this function of a module; the process crashes if the function no longer exists.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(mx.nd.ndarray, "dl_managed_tensor_deleter", None)))
 
-#: bfloat16 in MXNet's Python code: a record of one field.
+#: The dtype of bfloat16 in MXNet's Python code: a structured dtype of one field.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 #: MXNet's dtypes by NumPy name.
 DTYPES: dict[str, Any] = {
@@ -44,9 +44,10 @@ def check_size(shape: Sequence[int]) -> None:
 
 
 def view(x: Any, *, writable: bool = False) -> Host | None:
-    """Return x's memory after x is computed, with bfloat16 as uint16, or None if it is not CPU memory.
+    """Wait until x is computed, and return a view of x's memory, with bfloat16 as uint16. Return None if the memory is
+    not on CPU.
 
-    If writable, also wait until all pending reads of x are done.
+    If `writable` is True, also wait until all pending reads of x are done.
     """
     if not x.context.device_type.startswith("cpu"):
         return None
@@ -61,7 +62,7 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
         x.wait_to_read()
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
-    # otherwise read-only, so that `share` copies a view that a kernel returns instead of sharing it
+    # a view is read-only unless writable, so that `share` copies it if a kernel returns it
     return at_address(x, address.value or 0, shape, dtype, writable=writable)
 
 

@@ -2,8 +2,8 @@
 
 MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
 other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
-that MXNet imports. NumPy gets no attribute. If a function of MXNet reads a lost name later, it also finds it. May
-import: `mxnet`, `numpy`, `islices.core.locks`.
+that MXNet imports. NumPy gets no attribute. A function of MXNet that reads a lost name later finds it too. May import:
+`mxnet`, `numpy`, `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """Return the module ``mxnet``. If it is not imported yet, import it now with the stand-in, without a warning.
+    """Return the module ``mxnet``. If the module is not imported yet, import it with the stand-in, without a warning.
 
     Raises
     ------
@@ -36,16 +36,17 @@ def import_mxnet() -> Any:
     """
     with _lock:
         if PACKAGE in sys.modules:
-            return importlib.import_module(PACKAGE)  # waits if another thread imports it
-        _forget_modules()  # remove modules of a failed import outside of the stand-in
+            return importlib.import_module(PACKAGE)  # this call waits if another thread is importing it
+        _forget_modules()  # modules of an earlier import that failed without the stand-in
         finder = _Finder()
         sys.meta_path.insert(0, finder)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # old syntax and distutils: its user cannot change them
+                warnings.simplefilter("ignore")  # about MXNet's old syntax and distutils
                 return importlib.import_module(PACKAGE)
         except BaseException:
-            # the finder only stays after a success, for parts of MXNet that are imported at first use
+            # after a failure the finder goes; after a success it stays for parts of MXNet that are imported on first
+            # use
             sys.meta_path.remove(finder)
             _forget_modules()
             raise
@@ -60,7 +61,7 @@ def _forget_modules() -> None:
 def _function(name: str, successor: str = "") -> Callable[..., Any]:
     """Return a function in place of one that NumPy has lost; it raises if NumPy has no successor.
 
-    Each is a separate function, because MXNet keys tables by NumPy's functions.
+    Each call returns a separate function, because MXNet uses NumPy's functions as keys of dicts.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +73,7 @@ def _function(name: str, successor: str = "") -> Callable[..., Any]:
     return call
 
 
-#: The names that MXNet 1.9.1 reads, some of them from lists of strings.
+#: The names that MXNet 1.9.1 reads and NumPy lacks. MXNet has some of them in lists of strings.
 LOST: dict[str, Any] = {
     **dict.fromkeys(("PINF", "Inf"), np.inf),
     **dict.fromkeys(("NaN", "NAN"), np.nan),
@@ -99,10 +100,10 @@ LOST: dict[str, Any] = {
 
 
 class _StandIn(types.ModuleType):
-    """The present NumPy module, with the names that it has lost."""
+    """A module that has the names of the installed NumPy, and the names that NumPy has lost."""
 
     def __getattr__(self, name: str) -> Any:
-        found = vars(np).get(name, LOST.get(name))  # before reading NumPy, which warns for some of them
+        found = vars(np).get(name, LOST.get(name))  # LOST comes before NumPy's __getattr__, which warns for some names
         return getattr(np, name) if found is None else found
 
 
@@ -117,7 +118,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """A finder that finds MXNet's modules as the other finders do, and loads them by `_Loader`."""
+    """A finder that lets the other finders find MXNet's modules, and loads these modules with `_Loader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -134,7 +135,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """A loader that runs a module with builtins in which ``import numpy`` gives the stand-in."""
+    """A loader that runs a module with special builtins: ``import numpy`` returns the stand-in."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}

@@ -1,4 +1,4 @@
-"""The NumPy backend, which is the host arithmetic itself, with bfloat16 arrays if ml_dtypes is installed."""
+"""The NumPy backend: its operations are the host's. It has bfloat16 arrays if ml_dtypes is installed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NumpyBackend(HostBackend):
 
     def writable_view(self, x: Array) -> Host | None:
         flags = x.flags
-        # elements that lie on one another, as in a broadcast array, are no place for several writers
+        # several threads must not write to an array whose elements share memory, such as a broadcast array
         lying = not flags.c_contiguous and any(n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True))
         return None if lying or not flags.writeable or not x.dtype.isnative else as_bits(x)
 
@@ -73,7 +73,7 @@ class NumpyBackend(HostBackend):
 
 @cache
 def _dtype_name(dtype: np.dtype) -> str:
-    return str(dtype.name)  # NumPy puts the name together on every call
+    return str(dtype.name)  # NumPy builds the name on every call; the cache saves the time
 
 
 def _bfloat16() -> Any:

@@ -3,15 +3,15 @@
 Every primitive is one or a few of TensorFlow's operations, so it runs on any device and under any trace. The backend
 handles properties that the operations do not guarantee:
 
-- `tf.scatter_nd` computes sums, on CPU as a left fold for any number of threads. (`tf.math.segment_sum` is not a left
-  fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
-- Grappler, the optimizer of tf.function's graphs, turns divisions into products: by a constant's reciprocal, or by
-  `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
-- Autograph rewrites the code that a tf.function calls; a rule excludes the library. The library would also work after
-  rewriting, which takes seconds, but tracing would take twice as long.
-- TensorFlow has no ``isin``, and its ``unique`` does not sort; both are built on a sort of the distinct ids.
-- `islices.backends.tensorflow.tensor_memory` shares memory between NumPy and TensorFlow, `tapes` has gradients by
-  looked-up rows, and `keras_layers` handles Keras's layers.
+- `tf.scatter_nd` computes the sums. On CPU it is a left fold for any number of threads. (`tf.math.segment_sum` is not a
+  left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
+- Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
+  with `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
+- Autograph rewrites the code that a tf.function calls; a rule excludes the library. The rewritten library would also
+  work, but rewriting takes seconds, and tracing would take twice as long.
+- TensorFlow has no ``isin``, and its ``unique`` does not sort; this module builds both on sorted ids.
+- The module `tensor_memory` of this folder shares memory between NumPy and TensorFlow. `tapes` computes gradients with
+  respect to looked-up rows, and `keras_layers` handles Keras's layers.
 
 May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported: TensorFlow's type identifies Keras's
 variables.
@@ -47,16 +47,18 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import row_segments as segments_of
 
-#: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
+#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: self.
 method: Any = staticmethod
-#: Tensors, variables and Keras's variables (which are no tf.Variable); no composite such as a RaggedTensor.
+#: The type of tensors, variables and Keras's variables (which are no tf.Variable), but not of composites such as
+#: RaggedTensor.
 DENSE = tf.__internal__.types.Tensor
 
 
 def opaque(x: Array) -> Array:
-    """Return x behind an operation that hides its shape and value from Grappler; outside a graph, return x.
+    """Return x behind an operation that hides the shape and value of x from Grappler. Outside a graph, return x.
 
-    An unknown shape keeps Grappler from merging additions around it into one `add_n` of another order.
+    If the shape is unknown, Grappler does not merge the additions around x into one `add_n` with another order.
     """
     if not tf.is_symbolic_tensor(x):
         return x
@@ -66,7 +68,8 @@ def opaque(x: Array) -> Array:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
+    """Return both operands as tensors. A Python number gets the other operand's type, because TensorFlow would make it
+    float32."""
     if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
     return a, b if isinstance(b, DENSE) else _number(b, a.dtype)
@@ -74,7 +77,7 @@ def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _number(c: float, dtype: Any) -> Array:
     dtype = tf.as_dtype(dtype)
-    if dtype.is_integer and not dtype.min <= c <= dtype.max:  # tf.constant wraps around
+    if dtype.is_integer and not dtype.min <= c <= dtype.max:  # tf.constant would wrap around
         raise OverflowError(f"got {c}; accepted is an int that fits the values' type {dtype.name}")
     return tf.constant(c, dtype)
 
@@ -112,7 +115,7 @@ class TensorflowBackend(Backend):
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:
-        # while a graph is built, an operation on an eager tensor has a symbolic result too
+        # while a graph is built, even an operation on an eager tensor has a symbolic result
         return tf.is_symbolic_tensor(x) or not tf.executing_eagerly()
 
     def records_gradient(self, x: Array) -> bool:
@@ -120,11 +123,11 @@ class TensorflowBackend(Backend):
             return False
         if isinstance(x, tf.Tensor):
             return bool(possible_gradient_types([x]))
-        # a tape watches a trainable variable from its first read on
+        # a tape watches a trainable variable from the first read of the variable on
         return bool(x.trainable or possible_gradient_types([tensor_memory.handle(x)]))
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
-        if isinstance(x, tf.Tensor):  # never written to; a variable first gives up memory that it shares with one
+        if isinstance(x, tf.Tensor):  # never written to: a write first gives a variable separate memory
             return None
         place = id(tensor_memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
         return place, place + 1
@@ -169,7 +172,7 @@ class TensorflowBackend(Backend):
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         shape = tuple(shape)
-        if None in shape and 0 in shape:  # nothing to infer a length from: use that of x's leading dimensions
+        if None in shape and 0 in shape:  # not to be inferred: use the lengths of x's dimensions
             trailing = shape[1:]
             rank = len(x.shape)
             lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
@@ -177,7 +180,8 @@ class TensorflowBackend(Backend):
         dims = [-1 if n is None else n for n in shape]
         if not all(isinstance(n, int) for n in dims):
             return tf.reshape(x, dims)
-        # as an array: TensorFlow needs several times as long for a list; of 32 bits: XLA sometimes accepts no others
+        # an array, because a list takes TensorFlow several times as long; int32, because XLA sometimes accepts no other
+        # type
         return tf.reshape(x, np.array(dims, np.int32 if max(dims, default=0) < 2**31 else np.int64))
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
@@ -185,7 +189,7 @@ class TensorflowBackend(Backend):
             return tf.zeros([tf.shape(like)[i] if n is None else n for i, n in enumerate(shape)], dtype)
 
     def take(self, x: Array, positions: Array) -> Array:
-        return tf.gather(tensor_memory.plain(x), positions)  # of a variable, only the rows are read
+        return tf.gather(tensor_memory.plain(x), positions)  # if x is a variable, only these rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
@@ -198,14 +202,14 @@ class TensorflowBackend(Backend):
         return opaque(tf.multiply(*_one_type(a, b)))
 
     def row_amax(self, x: Array) -> Array:
-        # the maximum of no elements is -inf; a NaN goes through both
+        # the maximum of no elements is -inf, so take 0; both operations keep NaN
         return tf.maximum(tf.reduce_max(tf.abs(x), 1), tf.zeros((), x.dtype))
 
     def row_sum(self, x: Array) -> Array:
         return opaque(tf.reduce_sum(x, 1))
 
     def largest(self, x: Array, k: int) -> Array:
-        return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # of equal ones the first
+        return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # top_k prefers the first of equal numbers
 
     def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         shapes = tuple(x.shape for x in state)
@@ -216,7 +220,7 @@ class TensorflowBackend(Backend):
         return opaque(x[:, start:stop])
 
     def widen(self, x: Array) -> Array:
-        return opaque(super().widen(x))  # the core adds up widened arrays
+        return opaque(super().widen(x))  # opaque, because the core adds up widened arrays
 
     # ------------------------------------------------------------------ sparse primitives
     equal = method(tf.equal)

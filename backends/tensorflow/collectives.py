@@ -1,19 +1,21 @@
 """Use tf.distribute as an engine of `islices.distributed`.
 
 There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
-`Replicas` gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker
-processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between them.
+`Replicas` gathers their tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks are the
+worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
 
 The group calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
-``ctx.all_gather`` would exchange the lengths again, and there is no all-to-all. This module handles these properties of
-the operations:
+TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
+handles these properties of the operations:
 
-- They accept neither bytes nor bfloat16. Between processes all data are words of 8 bytes, within a program of 4.
-- They order ranks by their tasks' names as text, worker 10 before worker 2: each message contains its rank.
-- All ranks' messages must have one length: shorter ones are padded. An all-to-all of all ranks would pad every message
-  to the longest one, which no rank knows beforehand. Two ranks know both lengths, so their exchange pads to the longer
-  one.
-- Gathering or exchanging no elements is a segmentation fault, so each message has at least one element.
+- They accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes within a
+  program.
+- They order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank of its
+  sender.
+- All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
+  every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
+  of their exchange, so messages go in pairs, padded to the longer one.
+- A gather or exchange of no elements is a segmentation fault, so each message has at least one element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -34,12 +36,12 @@ from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError
 
 #: Group keys from here on are this module's; TensorFlow's keys count up from 1.
 KEYS = 1 << 24
-#: The keys of single collectives, which all ranks make in the same order.
+#: The instance keys of collectives. All ranks start collectives in the same order, so keys agree.
 _instances = itertools.count(1)
-#: strategy -> its group, whose callers share its errors, its counts of bytes and its compiled functions.
+#: strategy -> its group. All callers share the group's errors, counts of bytes and compiled functions.
 _groups: dict[Any, Group] = {}
 
-#: TensorFlow's errors after another process has ended or given up.
+#: The errors that TensorFlow raises after another process has ended or given up.
 GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -60,7 +62,7 @@ WAY_OUT = (
 
 # ---------------------------------------------------------------------- within strategy.run
 def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
-    """Return the replicas of the present replica context if group means them, or else None.
+    """Return the replicas of the current replica context if `group` means them, or else None.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     Raises
     ------
     ValueError
-        group is not the present replica context.
+        `group` is a strategy or replica context other than the current one.
     RuntimeError
         The tensors are symbolic outside of ``strategy.run``, where no engine moves them.
 
@@ -110,11 +112,11 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    There is no all_to_all. tf.distribute has none, and the operation below it needs keys that only the strategy
-    gives.
+    There is no all_to_all: tf.distribute has none, and TensorFlow's operation needs keys that only the strategy can
+    make.
     """
 
-    in_loops = False  # replicas meet outside of control flow
+    in_loops = False  # replicas may only communicate outside of loops and branches
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -122,12 +124,12 @@ class Replicas(ArrayGroup):
         self.engine = f"tf.distribute ({type(context.strategy).__name__})"
 
     def all_gather(self, x: Array) -> Array:
-        """Return the replicas' tensors, joined along axis 0; the first dimension may differ."""
+        """Return the replicas' tensors, concatenated along axis 0; the first dimension of the tensors may differ."""
         x = tf.convert_to_tensor(x)
         if self.size == 1:
             return x
         there, back = _words(x)
-        # one additional row: gathering no elements ends TensorFlow's process
+        # one additional row, because a gather of no elements ends the process
         longer = tf.concat((tf.zeros(_lengthened(there, 1), there.dtype), there), 0)
         mine = tf.stack([self.context.replica_id_in_sync_group, tf.shape(longer)[0]])[None]
         joined, sizes = self.context.all_gather([longer, mine], axis=0)
@@ -137,16 +139,18 @@ class Replicas(ArrayGroup):
 
 
 def _places(ids: Array, sizes: Array) -> Array:
-    """Return the rows of concatenated blocks, without the first row of each, in the order of the blocks' ids."""
+    """Return the row numbers of concatenated blocks in the order of the blocks' ids, without the first row of each
+    block."""
     ends = tf.cumsum(sizes)
     order = tf.argsort(ids)
     return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
 
 
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor (n, ...) of any dtype as int32 words (n, k), at least one per row, and the inverse.
+    """Return a tensor of shape (n, ...) as int32 words of shape (n, k), at least one word per row; return the inverse
+    function too.
 
-    TensorFlow gathers few dtypes, and traces eager gathers of all but int32 each time.
+    TensorFlow gathers only few dtypes, and retraces each eager gather of another dtype than int32.
     """
     n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:
@@ -177,7 +181,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return this group, or None without a strategy in scope, or if its replicas are not processes."""
+    """Return the group of the workers of the strategy in scope. Return None without a strategy, or if the strategy's
+    replicas are not processes."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()
@@ -214,7 +219,7 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
 
 
 def _place(resolver: Any) -> tuple[int, int]:
-    """Return rank and size for this process: the chief, if there is one, comes before the workers."""
+    """Return this process's rank and the number of ranks. A chief, if there is one, comes before the workers."""
     cluster = resolver.cluster_spec()
     tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
     return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)
@@ -246,7 +251,7 @@ class TensorFlowGroup(Group):
         return [of_rank[rank][:length] for rank, length in enumerate(lengths)]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        # both ranks of a pair get the same, because their names decide which one is first
+        # two copies, one for each rank of the pair, because the ranks' names decide which copy this rank gets
         mine = [_message(self.rank, parts[o], max(len(parts[o]), lengths[o]), copies=2) for o in self.others]
         pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
         keys = [KEYS + 1 + low * self.size + high for low, high in pairs]
@@ -258,7 +263,7 @@ class TensorFlowGroup(Group):
         return got
 
     def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
-        """Return this rank's results of a collective per array, each among size ranks under its key."""
+        """Run one collective per array among `size` ranks, each under its key; return this rank's results."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
         with tf.device("CPU:0"):
@@ -281,7 +286,8 @@ class TensorFlowGroup(Group):
 def _collectives(
     op: Any, size: int, keys: tuple[int, ...], timeout: float, instance: Array, messages: list[Array]
 ) -> list[Array]:
-    # stateless, or a function's exchanges would wait for one another, in a different order on each rank
+    # stateless, because otherwise the exchanges of a function would wait for each other, in a different order on each
+    # rank
     options = {"ordering_token": [], "timeout_seconds": timeout, "is_stateless": True}
     return [
         op(input=x, group_size=size, group_key=key, instance_key=instance, **options)
@@ -290,7 +296,8 @@ def _collectives(
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
-    """Return an array (copies, 1 + words): the rank, and the data, padded to length bytes and a whole word."""
+    """Return an array of shape (copies, 1 + words): the rank, and the data, padded to `length` bytes and to a whole
+    word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data
@@ -299,7 +306,7 @@ def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
 
 
 def _reason(message: str) -> str:
-    """Return the message of a collective's error, without source locations and advice."""
+    """Return the message of an error of a collective, without source locations and advice."""
     lines = [line.strip() for line in message.splitlines()]
     found = [line for line in lines if line.startswith("Collective")]
     return found[-1].rpartition("aborted by: ")[2] if found else " ".join(line for line in lines if line)

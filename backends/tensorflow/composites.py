@@ -19,7 +19,7 @@ from islices.embedding.per_sample import PerSample
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
-    """The specs of some arrays, and the attributes that are the same in every call."""
+    """Base class of both types: the specs of the arrays, and the attributes that are the same in every call."""
 
     __slots__ = ("arrays", "static")
 
@@ -35,7 +35,8 @@ class _Spec(tf.TypeSpec):  # type: ignore[misc]
 
 
 class IndexedSlicesSpec(_Spec):
-    """The type of an `IndexedSlices`: specs of values and indices; dense_shape, coalesced and padded."""
+    """The type of an `IndexedSlices`: the specs of values and indices, and the attributes dense_shape, coalesced and
+    padded."""
 
     value_type = IndexedSlices
 
@@ -50,7 +51,8 @@ class IndexedSlicesSpec(_Spec):
 
 
 class PerSampleSpec(_Spec):
-    """The type of a `PerSample` without products: specs of values, indices and samples; dense_shape."""
+    """The type of a `PerSample` without products: the specs of values, indices and samples, and the attribute
+    dense_shape."""
 
     value_type = PerSample
 
@@ -63,7 +65,7 @@ class PerSampleSpec(_Spec):
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """Return the type of slices, of TensorFlow's arrays or NumPy's."""
+    """Return the type of slices whose arrays are TensorFlow's or NumPy's."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)
         return IndexedSlicesSpec([_of_array(x.values), _of_array(x.indices)], static)
@@ -87,7 +89,7 @@ def register() -> None:
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
     for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():
-        type_spec_registry.register(f"islices.{spec.__name__}")(spec)  # for saved models
+        type_spec_registry.register(f"islices.{spec.__name__}")(spec)  # saved models need it
         base.register(kind)
         for name, part in {"_type_spec": property(spec_of), **{name: vars(base)[name] for name in names}}.items():
             setattr(kind, name, part)

@@ -1,15 +1,17 @@
 """Run compiled kernels inside the graphs of tf.function on CPU, for bags, sums of rows, norms and optimizers' steps.
 
-TensorFlow calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it
-uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes. A graph may
-also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks. So each
-call is in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this process's
-memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the calls. Within
-XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None, and only the framework's operations run.
+A graph calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it uses
+`tf.py_function` on the variables' handles, so that TensorFlow orders the call among other reads and writes of the
+variables. A graph may also run where these callbacks do not exist: in another process (a SavedModel, a remote worker)
+or in another session. So each call is in a `tf.cond` with the framework's operations as the other branch. The condition
+is whether a certain variable is initialized; no other process and no loaded model has a variable of this name. XLA
+cannot compile the calls. Within XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None, and only
+the framework's operations run.
 
-Calls run in TensorFlow's pool of threads, where no call may wait for a lock of Python. The holder of the lock may be
-running the collector, which destroys an iterator, which waits for the pool. So the function that builds a graph makes
-one call on a few zeros, which compiles all code of the call. Simultaneous steps wait for a mutex of TensorFlow.
+Calls run in TensorFlow's pool of threads, where no call may wait for a Python lock. The thread that holds the lock may
+be running the garbage collector. If the collector destroys an iterator, the destructor waits for the pool. So the
+function that builds a graph makes one call on a few zeros, and all code of the call is compiled then. Simultaneous
+steps wait for a mutex of TensorFlow, not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -39,21 +41,21 @@ from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
 
-#: The name in XLA's error for a host call: no other text reaches the user through TensorFlow.
+#: A name scope that XLA's error for a host call shows: TensorFlow passes no other text to the user.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
-#: A mutex that serializes steps of graphs that run at the same time: each sees whole rows.
+#: The name of a mutex that serializes the steps of graphs that run at the same time, so that each step sees whole rows.
 _STEPPING = "islices_stepping"
 
 
 # ---------------------------------------------------------------------- where kernels run
 def compiled_by_xla() -> bool:
-    """Return whether XLA compiles the graph that is being built."""
+    """Return True if XLA compiles the graph that is being built."""
     graph = tf.compat.v1.get_default_graph()
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def kernels_here() -> ModuleType | None:
-    """Return the kernels for graphs that are built now, or None."""
+    """Return the module of compiled kernels if graphs that are built now may call them, or None."""
     compiled = modes.kernels_in_traces()
     if compiled is None or compiled_by_xla() or _is_vectorized() or _mark() is None:
         return None
@@ -61,7 +63,8 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return whether tf.vectorized_map builds the graph and would run calls in a loop: its body has a special scope."""
+    """Return True if tf.vectorized_map builds the graph, because it would run calls in a loop. A special scope of its
+    body shows this."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -72,7 +75,8 @@ def _is_vectorized() -> bool:
 
 @cache
 def _mark() -> str | None:
-    """Return the name of a variable that is only initialized in this process, or None without eager TensorFlow."""
+    """Return the name of a variable that is initialized only in this process. Return None if TensorFlow does not run
+    eagerly."""
     name = f"islices_{uuid.uuid4().hex}"
     with tf.init_scope(), tf.device("CPU:0"):
         if not tf.executing_eagerly():
@@ -83,14 +87,14 @@ def _mark() -> str | None:
 
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Return the results of call if the graph runs in this process, else those of otherwise."""
-    with record.stop_recording():  # the caller gives the gradient, or there is none
+    """Return the results of `call` if the graph runs in this process, and those of `otherwise` if it runs elsewhere."""
+    with record.stop_recording():  # the caller defines the gradient, or there is none
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
 
         def by_operations() -> Any:
-            with kernels.use_kernels(False):  # without calls of kernels
+            with kernels.use_kernels(False):  # `otherwise` makes no host calls
                 return otherwise()
 
         return tf.cond(here, call, by_operations)
@@ -103,21 +107,23 @@ def _call(
     dtypes: Any,
     otherwise: Callable[[], Any],
 ) -> Any:
-    """Return the results of a pure function on tensors, or those of otherwise if the graph runs elsewhere.
+    """Return the results of a pure function of NumPy arrays on tensors, or those of `otherwise` if the graph runs in
+    another process.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. The trial compiles its code.
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial` compiles
+    the function's code beforehand.
     """
     callback(*trial)
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
 
 
 def _zeros(like: Array, *shape: int) -> Host:
-    """Return zeros of a tensor's dtype, to test a call."""
+    """Return zeros of a tensor's dtype, for a trial call."""
     return np.zeros(shape, tf.as_dtype(like.dtype).as_numpy_dtype)
 
 
 def _two(indices: Array) -> Host:
-    """Return an index of a row, and one out of range."""
+    """Return two indices for a trial call: one in range, and one out of range."""
     return np.array([0, -1], tf.as_dtype(indices.dtype).as_numpy_dtype)
 
 
@@ -132,7 +138,7 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Return sums and ids of the slices in range, in a graph. Return None if no kernel runs."""
+    """Return (sums, ids) of the slices in range as tensors of a graph. Return None if no kernel runs."""
     if kernels_here() is None or values.shape.rank is None:
         return None
 
@@ -157,10 +163,11 @@ def sum_rows(
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
-    """Return the row of each index, found by its place among the ascending ids, and zeros for other indices."""
+    """Return, for each index, the row of the equal id. Indices that are not among `ids`, which are ascending, get
+    zeros."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
-    # after the ids comes one that equals no index, and after the rows one of zeros
+    # append an id that equals no index to the ids, and a row of zeros to the rows
     found = tf.equal(tf.gather(tf.concat([ordered, [tf.int64.min]], 0), place), queries)
     padded = tf.pad(of_rows, [[0, 1], *[[0, 0]] * (of_rows.shape.rank - 1)])
     return tf.gather(padded, tf.where(found, place, tf.size(ordered, tf.int64)))
@@ -175,9 +182,10 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 
 # ---------------------------------------------------------------------- slots by row
 def _grouped(slots: Slots) -> list[Array]:
-    """Return the groups of the slots whose indices are in range, by a separate call, and their number of values.
+    """Return the groups of the slots whose indices are in range and the number of values, computed by a separate host
+    call.
 
-    Norm and step of a gradient use the same groups, which a graph has once.
+    The norm and the step of a gradient share the groups: a graph computes them once.
     """
     assert slots.indices is not None, "nothing is grouped of dense leaves"
     graph = tf.compat.v1.get_default_graph()
@@ -196,9 +204,9 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """Return order, ids, starts and number; number has the number of values.
+    """Return (order, ids, starts, number); the last array has the number of values.
 
-    With positions, number has the least position and one more than the greatest.
+    With positions, `number` has the least position, and one more than the greatest position.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
@@ -209,7 +217,7 @@ def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tup
 
 
 def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host) -> tuple[Host, Host, Host]:
-    """Return groups in the kernels' form; raise ValueError if they belong to other values."""
+    """Return groups in the form that kernels accept; raise ValueError if the groups do not fit the values."""
     n = len(values)
     if len(number) == 1:
         _check_lengths(number[0], n)
@@ -219,7 +227,8 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 
 def _check_lengths(indices: int, values: int) -> None:
-    """Raise ValueError if the numbers of indices and values differ, which a graph may not know when it is built."""
+    """Raise ValueError if the numbers of indices and values differ. When a graph is built, the numbers may be
+    unknown."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 
@@ -239,7 +248,7 @@ def bags(
     trial = [_zeros(table, 1, 1), _two(ids), _zeros(segments, 2), _zeros(bags, 1), *(_zeros(x, 2) for x in kept)]
     place = table.handle if variable else table
     if variable:
-        variable_accessed(table)  # as any read does: tapes watch it from now on
+        variable_accessed(table)  # tapes watch the table from now on, as after any read
         _bags(*trial)
         read = partial(_bags_of_variable, tf.as_dtype(table.dtype), tuple(table.shape))
         call = partial(tf.py_function, read, [place, *given], table.dtype)
@@ -253,7 +262,7 @@ def bags(
         def gradient(upstream: Array) -> tuple[None, Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(table)
-                again = otherwise(table, *given)  # only its gradient is computed
+                again = otherwise(table, *given)  # TensorFlow only computes the gradient of this result
             return None, tape.gradient(again, table, output_gradients=upstream)
 
         return tf.identity(found), gradient
@@ -267,13 +276,14 @@ def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *give
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags; raise ValueError for invalid segments: offsets may be unknown when the graph is built."""
+    """Compute bags; raise ValueError for invalid segments. The check is made here, because offsets may be unknown when
+    the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:
         raise ValueError(f"offsets: got ids that lie in none of {len(bags)} bags; accepted is that each lies in one")
     named = _within(ids, len(table))
-    if named is not None:  # the other ids do not count
+    if named is not None:  # ids of other bags are ignored
         mask = np.zeros(len(ids), np.int32)
         mask[named] = 1
         keep = (mask * keep[0] if keep else mask,)
@@ -344,8 +354,8 @@ def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[i
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """Take a step on writable tables. given has the groups of `_grouped`, the numbers, and the factor if there is
-    one."""
+    """Take a step on writable tables. `given` has the groups of `_grouped`, the rule's numbers, and the factor of the
+    gradient, if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
@@ -360,7 +370,7 @@ def _compiled() -> ModuleType:
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:
-    """Return the positions of the indices in range, or None if all are."""
+    """Return the positions of the indices that are in range, or None if all are."""
     if len(indices) == 0:
         return None
     lowest, highest, _ = _compiled().bounds(indices)
@@ -373,7 +383,8 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 
 
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """Return the groups of the slots in range, as `islices.kernels.operations.group` does, with given positions."""
+    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. If positions are
+    given, they replace the slots' numbers."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
     within = _within(indices, rows)

@@ -1,10 +1,10 @@
 """Capture each keras.layers.Embedding of a model: its lookups, and the gradient that arrives at its output.
 
-During a capture, a wrapper on the instance's `call` adds an identity that records its gradient. A ReversibleEmbedding
-is also an output layer: there the gradient is that of its product with the weights. Reads of the weights outside these
-calls while a tape records are uses whose gradient would be missing. During the capture the variable's class detects
-them (`_watching`).
-Keras is not imported: a model only exists if Keras has been. May import: `tensorflow`, the core, this folder.
+During a capture, a wrapper of the layer's `call` passes the output through an identity, which records the gradient. A
+ReversibleEmbedding may also be an output layer; then its output is a product with the weights. If a tape records, other
+reads of the weights are uses that the captured gradient would miss. So during the capture the variable gets a class
+that detects other reads (`_watched`). This module does not import Keras: a model only exists if Keras has been
+imported. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from islices.embedding.capture import replaced
 
 
 def is_model(x: object) -> bool:
-    """Return whether x is a layer or model of Keras 3, on any of its backends."""
+    """Return True if x is a layer or model of Keras 3, on any backend of Keras."""
     keras = sys.modules.get("keras")
     layer = getattr(getattr(keras, "layers", None), "Layer", None)
     return layer is not None and isinstance(x, layer)
@@ -35,7 +35,7 @@ def is_model(x: object) -> bool:
 @contextlib.contextmanager
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
     weights: dict[str, Array] = {}
-    first: dict[int, str] = {}  # the first layer's name of each variable
+    first: dict[int, str] = {}  # variable -> the name of the first layer that has it
     with contextlib.ExitStack() as stack:
         for name, layer in _embeddings(model).items():
             variable = layer.embeddings
@@ -71,7 +71,8 @@ def _embeddings(model: Any) -> dict[str, Any]:
 
 
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield each layer once, with the names on the path to it (without the model's name)."""
+    """Yield (path, layer) for each layer once; the path joins the names of the layers that contain it, without the
+    model's name."""
     if id(layer) in seen:
         return
     seen.add(id(layer))
@@ -110,7 +111,7 @@ def _check_layer(name: str, layer: Any) -> None:
 
 # ---------------------------------------------------------------------- the hook
 class _OfGraph:
-    """A use whose gradient may belong to a graph; reads elsewhere raise."""
+    """A use whose gradient may be a tensor of a graph. Reading the gradient outside of that graph raises."""
 
     layer: str
     _graph: Any = None
@@ -147,7 +148,7 @@ def _within(graph: Any) -> bool:
 
 
 def _recording(layer: Any, name: str, uses: list[Use]) -> Callable[..., Array]:
-    """Return a layer's call that records its lookups."""
+    """Return a function that calls the layer and records its lookups."""
     inner = layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
@@ -159,7 +160,7 @@ def _recording(layer: Any, name: str, uses: list[Use]) -> Callable[..., Array]:
             rows = inner(inputs)
         mask = getattr(rows, "_keras_mask", None)
         rows = _noted(_Lookup(name, _ids(name, inputs), layer.input_dim), layer, rows, uses)
-        if mask is not None:  # ReversibleEmbedding sets it on its output
+        if mask is not None:  # ReversibleEmbedding sets the mask on its output
             rows._keras_mask = mask
         return rows
 
@@ -172,14 +173,14 @@ def _ids(name: str, ids: Any) -> Array:
             f"capture: layer {name!r} got ids as {describe(ids)}; accepted is a dense tensor (ids.to_tensor())"
         )
     ids = tf.convert_to_tensor(ids)
-    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)  # as the layer does
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)  # the layer casts in the same way
 
 
 def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
-    """Return the output of a layer; use gets its gradient in the backward pass."""
+    """Return the output of a layer. In the backward pass, `use` gets the gradient of the output."""
     use._graph = here()
     uses.append(use)
-    dtype = layer.variable_dtype  # embeddings.dtype depends on the present autocast
+    dtype = layer.variable_dtype  # embeddings.dtype would depend on the current autocast
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def noted(output: Array, *_: Array) -> tuple[Array, Any]:
@@ -192,14 +193,14 @@ def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
 
     if layer.embeddings.trainable:
         return noted(output)
-    # no tape follows the rows of a frozen layer: a watched variable is added to them
+    # no tape records the rows of a frozen layer, so a trainable variable is a second input
     return noted(output, tf.convert_to_tensor(_probe()))
 
 
 @cache
 def _probe() -> tf.Variable:
-    """Return a trainable variable without influence. A process has one, because graphs that read it may live as
-    long."""
+    """Return a trainable variable that has no effect on results. The variable is never freed, because graphs that read
+    it may live as long as the process."""
     with tf.init_scope():
         return tf.Variable(0.0, name="islices_probe")
 
@@ -211,7 +212,7 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
-    """Allow a captured layer to read its weights while it runs."""
+    """Let reads of weights count as a captured layer's within the context."""
     before = getattr(_own, "reading", False)
     _own.reading = True
     try:
@@ -222,7 +223,8 @@ def _reading_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
-    """Give the variable a class that adds use where its value is read outside of captured layers."""
+    """Give the variable a class that appends `use` to `uses` when code outside of captured layers reads the variable's
+    value."""
     kind = type(variable)
 
     def is_other() -> bool:
@@ -240,7 +242,7 @@ def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def noted(x: Array) -> tuple[Array, Any]:
-            def gradient(upstream: Any) -> Any:  # without a gradient this was no use
+            def gradient(upstream: Any) -> Any:  # a read without a gradient does not count as a use
                 uses.append(use)
                 return upstream
 

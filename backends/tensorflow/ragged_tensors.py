@@ -1,7 +1,7 @@
 """Split tf.RaggedTensor and tf.SparseTensor into parts: the ids of bags, and weights and masks in the same order.
 
-A RaggedTensor's innermost ragged rows are bags, its outermost ones samples. A SparseTensor's last axis is that of its
-bags, as in tf.nn.embedding_lookup_sparse; its numbers may have any order. May import: `tensorflow`, `numpy`,
+In a RaggedTensor the innermost ragged rows are bags, and the outermost rows are samples. In a SparseTensor a bag lies
+along the last axis, as in tf.nn.embedding_lookup_sparse; entries may have any order. May import: `tensorflow`, `numpy`,
 `islices.backend`.
 """
 
@@ -70,7 +70,7 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 
 def _range(known: Shape, lead: list[Array]) -> Array:
-    """Return one integer per position of the leading dimensions."""
+    """Number the positions of the leading dimensions, 0, 1, 2 and so on."""
     sizes = [n for n in known if n is not None]
     if len(sizes) == len(known):
         return tf.range(int(np.prod(sizes, dtype=np.int64)), dtype=tf.int64)
@@ -78,7 +78,7 @@ def _range(known: Shape, lead: list[Array]) -> Array:
 
 
 def _check(x: tf.SparseTensor, argument: str) -> None:
-    """Raise ValueError for a place outside of dense_shape, which a tf.SparseTensor does not check."""
+    """Raise ValueError for an index outside of dense_shape, because a tf.SparseTensor does not check its indices."""
     indices, shape = x.indices.numpy(), x.dense_shape.numpy()
     outside = ((indices < 0) | (indices >= shape)).any(axis=1)
     if outside.any():

@@ -31,7 +31,7 @@ def isin(indices: Array, rows: Array) -> Array:
     indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
     if tuple(rows.shape) == (1,):
         return tf.equal(indices, rows)
-    # a number lower than any index comes first, so that each index has a last entry that is not above it
+    # prepend a number lower than any index, so that for each index some entry is not above it
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
     return tf.equal(tf.gather(ascending, searchsorted(ascending, indices, right=True) - 1), indices)
 
@@ -43,9 +43,10 @@ def searchsorted(ordered: Array, queries: Array, *, right: bool) -> Array:
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return sums and ids in as many sorted slots. A row's first slot contains its sum, its other slots zeros.
+    """Return (sums, ids), sorted by id and as many as there are indices. A row's first slot contains the row's sum, and
+    its other slots contain zeros.
 
-    XLA has no operation whose result length depends on values. Rows out of range contain zeros too (SPEC clause 2).
+    XLA has no operation whose result length depends on values. Slots out of range contain zeros too (SPEC clause 2).
     """
     order = tf.argsort(indices, stable=True)
     ids, values = tf.gather(indices, order), tf.gather(values, order)
@@ -67,9 +68,10 @@ def refuse_xla(operation: str) -> None:
 
 
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
-    """Return the slots whose ids are in range: in eager code and within XLA, return all slots.
+    """Return the slots whose ids are in range. In eager code and within XLA, return all slots.
 
-    Eager ids were checked. XLA's scatters drop ids out of range, but would write the padding of a selection too.
+    Eager ids have been checked. Within XLA the scatter drops ids out of range; a selection would have padding, which
+    the scatter would write.
     """
     if tf.executing_eagerly():
         return values, ids
@@ -82,7 +84,7 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots of the sums, for a norm, where zeros do not count."""
+    """Return slots that contain the rows' sums and zeros. This suffices for a norm, where zeros do not count."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -94,17 +96,19 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
     highest = tf.math.unsorted_segment_max(values, segments, count)
     if not values.dtype.is_floating:
         return highest
-    # TensorFlow's maximum starts from the lowest finite number, and a NaN's place decides whether it wins
+    # TensorFlow's maximum starts from the lowest finite number, and the position of a NaN decides whether the result is
+    # NaN
     lowest = tf.constant(-np.inf if least is None else least, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
-    # a NaN only comes from a NaN, so that check_numerics finds none elsewhere
+    # NaN is computed from NaN only, so that check_numerics finds no other NaN
     nan = tf.math.unsorted_segment_sum(tf.where(rank == 2, values, tf.zeros_like(values)), segments, count)
     return tf.where(top == 2, nan, tf.where(top == 1, highest, lowest))
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return rows multiplied or divided by the values of their segment. Layer k has each row's k-th value."""
+    """Return the rows after multiplying or dividing each by the values of its segment, in order. Step k of the loop
+    applies the k-th value of each row."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)
@@ -125,7 +129,7 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
 
 
 def read_checked(table: Array, ids: Array) -> Array:
-    """Return table[ids] with zeros for ids out of range, for any known or unknown shape of ids."""
+    """Return table[ids], with zeros for ids out of range. The shape of ids may be unknown."""
     rows, row_shape = table.shape[0], tuple(table.shape)[1:]
     if rows == 0:
         return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
@@ -140,9 +144,9 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """Return the arrays unchanged if a traced mask is True everywhere, or else the result of otherwise.
+    """Return the arrays unchanged if a traced mask is True everywhere, or else the result of `otherwise`.
 
-    The mask usually is, which saves a copy.
+    Usually the mask is True everywhere, and a copy is saved.
     """
     if kernels_here() is None:
         return otherwise()
@@ -150,12 +154,12 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Return zeros of a shape, which may contain tensors, with values[k] added to row ids[k], in order of k."""
+    """Add values[k] to row ids[k] of zeros, in order of k. The shape of the zeros may contain tensors."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))
 
 
 def rows_hold_nothing(values: Array) -> bool:
-    """Return whether rows have no elements; TensorFlow's scatters reject those."""
+    """Return True if rows have no elements, because TensorFlow's scatters raise for such rows."""
     return 0 in tuple(values.shape)[1:]

@@ -1,7 +1,7 @@
 """Split and build tf.IndexedSlices without TensorFlow's computations on them.
 
-A tf.IndexedSlices checks nothing when it is made: its parts may be lists, and its dense_shape is optional. The
-dense_shape may be a tensor whose value is not known yet. This module reads shapes where they are known (eagerly, or
+The constructor of tf.IndexedSlices checks nothing: values and indices may be lists, and dense_shape is optional. The
+dense_shape may be a tensor whose value is not known yet. This module reads a shape if it is known (eagerly, or
 statically inside tf.function). May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
 
@@ -42,7 +42,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, None for each unknown one; None for a shape of unknown length."""
+    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even their number is
+    unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):
@@ -60,7 +61,8 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 def to_native(
     values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
 ) -> tf.IndexedSlices:
-    """Return a tf.IndexedSlices with like's dense_shape if they agree, or else with like's integer type (int64)."""
+    """Return a tf.IndexedSlices. It gets the dense_shape tensor of `like` if the shapes agree, or else a new one of
+    like's integer type (int64 without `like`)."""
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))
 

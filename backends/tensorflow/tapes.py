@@ -1,9 +1,9 @@
-"""Compute gradients by looked-up rows. A GradientTape watches the rows that a table gave, never the table.
+"""Differentiate with respect to looked-up rows. A GradientTape watches the rows that lookups return, never the table.
 
-A tape keeps results that depend on watched tensors. This module's tape watches the dense variables and each lookup's
-rows, so it computes nothing of a table's size. The weights are not watched, so only outer tapes record the reads of the
-rows, which makes second derivatives right. Rows looked up in a graph traced separately (a loop body, an inner
-tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core, this folder.
+A tape records operations on watched tensors. This module's tape watches the dense variables and each lookup's rows, so
+it computes nothing of a table's size. Only outer tapes watch the weights and record the reads of rows, so second
+derivatives are right. A lookup in a graph that is traced separately (a loop body, an inner tf.function) raises, because
+the tape cannot reach its rows. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def here() -> Any:
 
 # ---------------------------------------------------------------------- by rows
 class TapeReads(TapeRecorder):
-    """The lookups in one table within one `differentiate`."""
+    """The lookups in one table during one call of `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
         super().__init__(backend)
@@ -57,13 +57,13 @@ class TapeReads(TapeRecorder):
         self._check_place()
         if self.outer is not None:
             rows = self.outer.bags(weights, ids, extras, static, read)
-        elif self.graph is None and not _is_watched(plain(weights)):  # then it may run on the host
+        elif self.graph is None and not _is_watched(plain(weights)):  # then the lookup may run on the host
             with record.stop_recording():
                 rows = read(weights, ids)
         else:
             rows = read(weights, ids)
         self.tape.watch(rows)
-        self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
+        self.found.append((rows, tf.identity(ids), extras, static))  # ids may be a variable that changes later
         return rows
 
     def _check_place(self) -> None:
@@ -92,7 +92,7 @@ class TapeReads(TapeRecorder):
 
 
 def _is_watched(weights: Array) -> bool:
-    """Return whether a tape records operations on weights that are read now."""
+    """Return True if a tape would record a read of the weights now."""
     if isinstance(weights, tf.Tensor):
         return bool(possible_gradient_types([weights]))
     variable_accessed(weights)
@@ -120,10 +120,10 @@ def differentiate(
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
-    """Return variables for fn and for the tape, each known to the tape separately.
+    """Return (variables for fn, variables for the tape), so that the tape can tell all of them apart.
 
-    A variable that comes twice, or is also a table, is read into a tensor. If the tape watched the variable, its
-    gradient would cover all its uses.
+    A variable that is passed twice, or that is also a table, is read into a tensor. If the tape watched the variable
+    instead, the variable's gradient would cover all uses together.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -138,17 +138,17 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """Return a gradient as a dense tensor: TensorFlow gives tf.IndexedSlices for gathered variables."""
+    """Return a gradient as a dense tensor. For gathered variables TensorFlow returns tf.IndexedSlices."""
     if not isinstance(g, tf.IndexedSlices):
         return g
-    if None in tuple(x.shape):  # dynamic: the core densifies known shapes only
+    if None in tuple(x.shape):  # the core can only densify known shapes
         summed = tf.math.unsorted_segment_sum(g.values, g.indices, tf.shape(x, tf.int64)[0])
         return tf.ensure_shape(summed, x.shape)
     return islices.to_dense(_flat(g, x, tf.constant(tuple(x.shape), tf.int64)))
 
 
 def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
-    """Return a gradient of x with one axis of slots. The gradient of a gather has the axes of its ids."""
+    """Return a gradient of x with one axis of slots. The gradient of a gather has all axes of the gathered ids."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 
@@ -190,7 +190,8 @@ def differentiate_rows(
 
 
 def _pays(sparse: str, indices: Array, x: Array) -> bool:
-    """See `marking.pays`. An unknown number of reads counts as few."""
+    """Return True if so few rows are read that a sparse gradient pays; see `marking.pays`. An unknown number of reads
+    counts as few."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 
@@ -198,13 +199,13 @@ def _pays(sparse: str, indices: Array, x: Array) -> bool:
 # ---------------------------------------------------------------------- given gradients
 def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     def joined(*arrays: Array) -> tuple[Array, Callable[[Array], Any]]:
-        with record.stop_recording():  # by eager tapes: operations that are not recorded may run on the host
+        with record.stop_recording():  # unrecorded operations may run on the host
             value = forward(*arrays)
 
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
                 upstream = dense_gradient(upstream, value)
-            # recorded only if an outer tape computes second derivatives
+            # outer tapes record these operations only for second derivatives
             return list(backward(arrays, upstream))
 
         return value, gradient
@@ -214,7 +215,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     def f(*arrays: Array) -> Array:
         if tf.executing_eagerly() and not record.could_possibly_record():
             return forward(*arrays)
-        # the read of a variable is recorded
+        # tapes record the read of a variable
         return recorded(*(x if isinstance(x, tf.Tensor) else tf.identity(plain(x)) for x in arrays))
 
     return f
@@ -243,9 +244,10 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn in the form that the outer tf.function would call: rewritten by autograph if autograph is on.
+    """Return fn as the surrounding tf.function would call it: rewritten by autograph if autograph is on.
 
-    Autograph does not rewrite the library's functions and the functions they call, so this function passes fn to it.
+    Autograph does not rewrite the library's functions and the functions that they call, so `user_code` passes fn to
+    autograph.
     """
     status = tf.__internal__.autograph.control_status_ctx()
     if status.status.name != "ENABLED":

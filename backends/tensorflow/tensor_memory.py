@@ -1,10 +1,10 @@
 """Share memory between NumPy and TensorFlow: views, tensors over NumPy's memory, copies.
 
-An eager tensor on CPU shows its memory through the buffer protocol (``tensor.numpy()`` would copy). The protocol lacks
-bfloat16, which passes as uint16 by a bitcast that shares memory too. In the other direction DLPack shares memory.
-TensorFlow *aborts the process* for memory that does not start at a multiple of 64 bytes, and NumPy rejects read-only
-memory. So other arrays are first copied into aligned memory, which is also faster than `tf.constant`.
-May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
+NumPy reads the memory of an eager CPU tensor through the buffer protocol (``tensor.numpy()`` would copy). The protocol
+lacks bfloat16; a bitcast to uint16 shares memory too. In the other direction DLPack shares memory. TensorFlow *aborts
+the process* for memory that does not start at a multiple of 64 bytes, and NumPy exports no read-only memory. So other
+arrays are first copied into aligned memory, which is also faster than `tf.constant`. May import: `tensorflow`, `numpy`,
+`islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
 
-#: Up to this many elements `tf.constant` is the faster copy.
+#: The number of elements up to which `tf.constant` copies faster.
 FEW = 256
 
 
 def on_cpu(tensor: Array) -> bool:
-    """Return whether an eager tensor lies in the host's memory."""
+    """Return True if an eager tensor is in host memory."""
     return "CPU:" in tensor.backing_device
 
 
 def plain(x: Array) -> Array:
-    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
+    """Return x; for a Keras variable, return the tf.Variable or tensor that it wraps."""
     return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 
 def handle(variable: Array) -> Array:
-    """Return the resource that represents a variable of TensorFlow or Keras on a tape."""
+    """Return the resource by which a tape identifies a variable of TensorFlow or Keras."""
     return plain(variable).handle
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
+    """Return a NumPy view of the memory of a tensor or variable, bfloat16 as uint16. Return None if x is symbolic or
+    not in host memory.
 
-    A variable's view is of its present value: a later assignment to the variable does not change the view.
+    The view of a variable shows the current value: a later assignment to the variable does not change the view.
     """
     if not isinstance(x, tf.Tensor):
         if not tf.executing_eagerly():
             return None
-        with tf.init_scope():  # a read that no tape records
+        with tf.init_scope():  # no tape records this read
             own = plain(x)
-            if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
+            if is_plain(own):  # after a gather or scatter by rows a read would copy: see `exclusive`
                 tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
     if tf.is_symbolic_tensor(x) or not on_cpu(x):
@@ -77,7 +78,7 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     views, results = [], []
     for x in arrays:
         if isinstance(x, tf.Tensor):
-            memory = copied(view(x))  # type: ignore[arg-type]  # it is here
+            memory = copied(view(x))  # type: ignore[arg-type]  # x is in host memory
             x = accept(memory)
         else:
             memory = exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
@@ -87,9 +88,9 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
 
 
 def _is_here(x: Array) -> bool:
-    """Return whether x is a tensor or variable of numbers in this process's host memory.
+    """Return True if x is a tensor or variable of numbers in this process's host memory.
 
-    Variables of several copies (tf.distribute) and of other servers are not.
+    The result is False for variables with several copies (tf.distribute) and for variables on other servers.
     """
     place = x = plain(x)
     if not isinstance(x, tf.Tensor):
@@ -105,15 +106,16 @@ def _is_here(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Return whether a variable is one resource with a known row shape."""
+    """Return True if a variable is a single resource with a known row shape."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return the memory of a resource's variable, which has no other holder until the view is dropped.
+    """Return a view of the memory of a resource's variable. No other tensor shares the memory until the view is
+    dropped.
 
-    A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
-    new memory if there is another holder.
+    A tensor that was read from a variable may share the variable's memory. So this function scatters no rows first: if
+    the memory is shared, a scatter gives the variable new memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
@@ -127,13 +129,13 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a view of the memory of a resource's variable. Drop it before anything is written.
 
-    After a scatter TensorFlow copies on each read of the variable. This function disables the copy for its read.
+    After a scatter TensorFlow copies on each read of the variable. This function disables the copy for a single read.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)
         found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
     assert found is not None, "it is here"
-    if found.shape != shape:  # it may change between steps
+    if found.shape != shape:  # the shape may change between steps
         raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
     return found
 
@@ -155,7 +157,7 @@ def fetch(x: Array) -> Host:
 
 
 def accept(array: Host) -> Array:
-    """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 is
+    """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 means
     bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
@@ -168,7 +170,7 @@ def accept(array: Host) -> Array:
 
 
 def copy(array: Host) -> Array:
-    """Return a new tensor of an array's values, on the current device; uint16 means bfloat16."""
+    """Return a new tensor with a copy of an array's values, on the current device; uint16 means bfloat16."""
     array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:

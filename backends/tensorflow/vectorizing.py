@@ -1,7 +1,7 @@
-"""Convert operations that tf.vectorized_map lacks and would otherwise run in a loop over the members.
+"""Register converters for operations that tf.vectorized_map does not know and would run in a loop over the members.
 
-Import this module for its effect: it registers each operation, unless a new TensorFlow knows it.
-May import: `tensorflow`.
+Importing this module registers a converter for each operation, unless the installed TensorFlow has one. May import:
+`tensorflow`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _resource_gather(given: Any) -> Any:
-    """Return rows of one variable for the indices of all members."""
+    """Return the conversion of a gather from one variable: one gather with the indices of all members."""
     if given.get_attr("batch_dims"):
         raise pfor.ConversionNotImplementedError("batch_dims")
     table, indices = given.unstacked_input(0), given.stacked_input(1)
@@ -26,7 +26,8 @@ def _hidden(given: Any) -> Any:
 
 
 def _scatter_nd(given: Any) -> Any:
-    """Return one scatter with the member as the first coordinate, so each member's additions keep their order."""
+    """Return the conversion of a scatter: one scatter whose first coordinate is the member. Each member's additions
+    keep their order."""
     given.stack_inputs([0, 1])
     indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
     members = tf.shape(indices, indices.dtype)[0]
@@ -43,5 +44,5 @@ for _name, _converter in (
     ("PlaceholderWithDefault", _hidden),
     ("ScatterNd", _scatter_nd),
 ):
-    with contextlib.suppress(KeyError):  # TensorFlow has a converter
+    with contextlib.suppress(KeyError):  # TensorFlow already has a converter
         pfor.RegisterPFor(_name)(_converter)

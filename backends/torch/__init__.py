@@ -1,4 +1,4 @@
-"""The PyTorch backend, and replacements of PyTorch's functions and classes: docs/torch.md.
+"""The PyTorch backend, and replacements for PyTorch's functions and classes: docs/torch.md.
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace the functions of
 torch.nn.utils, which raise on sparse gradients. `optim` has the classes of torch.optim; `GradScaler` replaces that of

@@ -1,7 +1,7 @@
 """Implement the primitives on torch tensors, for any device.
 
-torch trusts the claims of a sparse tensor: indices out of range and a false is_coalesced may end the process or give
-wrong sums. Its coalesce() does not always add in order of occurrence. So this module never lets torch compute on a
+torch does not check a sparse tensor: indices out of range, or a false is_coalesced, may end the process or produce
+wrong sums. torch's coalesce() does not always add in order of occurrence. So this module never lets torch compute on a
 sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
 """
 
@@ -37,17 +37,19 @@ from islices.backends.torch.tracers import (
 )
 from islices.core.host_memory import zeros
 
-#: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
-#: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
+#: The number of elements (4 MB) from which an optimizer's state is in memory that NumPy allocates, because NumPy
+#: requests pages of 2 MB. A step reads scattered rows, and finding torch's pages of 4 KB takes a tenth of a whole step
+#: (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
-#: The dtypes that NumPy can view, bfloat16's bits included -> their names.
+#: The dtypes that NumPy can view -> their names. Of bfloat16 NumPy views the bits.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
-#: The largest number of bytes of an element.
+#: The number of bytes of the largest element.
 LONGEST = 8
-#: Elements of float64 that fit the caches; for more elements torch would wake other threads for every operation.
+#: The number of float64 elements of a block. A block fits into the caches; for more elements torch would wake other
+#: threads for every operation.
 BLOCK = 1 << 15
 
 
@@ -70,11 +72,11 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        _check_storage(x)  # every array is checked here before torch computes on it, in any mode
+        _check_storage(x)  # every mode calls this method before torch computes on an array
         return _dtype_name(x.dtype)
 
     def host_view(self, x: Array) -> Host | None:
-        if not x.is_cpu or is_wrapped(x):  # by a transform that may have ended: a pullback runs later
+        if not x.is_cpu or is_wrapped(x):  # x may be wrapped by a transform that has ended: a pullback runs later
             return None
         if not at_work():
             return _checked_view(x)
@@ -93,9 +95,9 @@ class TorchBackend(Backend):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
             start = x.data_ptr()
-        except RuntimeError:  # a wrapper of functorch, or a subclass without memory
+        except RuntimeError:  # x is a wrapper of functorch, or of a subclass without memory
             return None
-        if not start:  # elsewhere, or nowhere
+        if not start:  # the memory is not on CPU, or there is none
             return (0, 0) if 0 in x.shape else None
         if x.is_contiguous():
             return start, start + x.nbytes
@@ -122,7 +124,7 @@ class TorchBackend(Backend):
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
-    #: a context that changes nothing; the backend's method returns it without a Python call
+    #: a context that changes nothing; a call of the class itself needs no further Python call
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -170,7 +172,7 @@ class TorchBackend(Backend):
             )
         rows = torch.from_numpy(indices[None]) if isinstance(indices, np.ndarray) else indices.view(1, -1).long()
         shape: Any = dense_shape
-        try:  # the core has validated the indices, or the caller vouched for them
+        try:  # either the core has checked the indices, or the caller has promised that they are valid
             return torch.sparse_coo_tensor(rows, values, shape, is_coalesced=coalesced, check_invariants=False)
         except RuntimeError:
             if math.prod(filter(None, shape)) < 2**63:
@@ -228,7 +230,7 @@ class TorchBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
-        low, high = torch.aminmax(x, dim=1)  # one pass, no temporary; both carry NaN through
+        low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
         return torch.maximum(high, -low)
 
     def row_sum(self, x: Array) -> Array:
@@ -264,7 +266,7 @@ class TorchBackend(Backend):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
         out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        if is_wrapped(values):  # vmap adds out of place only
+        if is_wrapped(values):  # under vmap only an addition out of place works
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 
@@ -277,7 +279,7 @@ class TorchBackend(Backend):
         return sum_bags(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        # vmap only copies out of place
+        # under vmap only a copy out of place works
         return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy(0, ids.long(), values)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
@@ -305,7 +307,7 @@ class TorchBackend(Backend):
         return table
 
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        if not table.is_cpu or is_traced(table):  # on CUDA the order is any
+        if not table.is_cpu or is_traced(table):  # CUDA adds in any order
             return None
         with torch.no_grad():
             return table.index_add_(0, ids, values)
@@ -326,7 +328,7 @@ class TorchBackend(Backend):
         return _look_at_plain(arrays, written=True)
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
+        increment_version(arrays)  # a backward pass compares versions to detect that a saved tensor has changed
 
     def writable_view(self, x: Array) -> Host | None:
         view = self.host_view(x)
@@ -342,9 +344,10 @@ class TorchBackend(Backend):
 
 
 def _view(x: Tensor) -> Host:
-    """Return NumPy's view of a tensor in CPU memory, bfloat16 as uint16.
+    """Return a NumPy view of a tensor in CPU memory, bfloat16 as uint16.
 
-    Raise TypeError or RuntimeError for a tensor elsewhere, negated or wrapped, and for dtypes that NumPy lacks.
+    Raise TypeError or RuntimeError if the tensor is not in CPU memory, is negated or wrapped, or has a dtype that NumPy
+    lacks.
     """
     if x.requires_grad:
         x = x.detach()
@@ -352,7 +355,8 @@ def _view(x: Tensor) -> Host:
 
 
 def _checked_view(x: Tensor) -> Host | None:
-    """Return NumPy's view of a tensor whose storage was not freed, or None if there is no view."""
+    """Return a NumPy view of a tensor, or None if there is no view. Raise ValueError if the tensor's storage was
+    freed."""
     _check_storage(x)
     try:
         return _view(x)
@@ -361,28 +365,29 @@ def _checked_view(x: Tensor) -> Host | None:
 
 
 def _over(bits: Host) -> Tensor:
-    """Return the bfloat16 tensor over an array of uint16."""
+    """Return a bfloat16 tensor that shares the memory of a uint16 array."""
     return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
 
 
 def _holds(x: Tensor, view: Host) -> bool:
-    """Return whether a tensor has memory to write into: a storage that was emptied (FSDP does so) has none."""
+    """Return True if a tensor has memory for its elements. A storage that was emptied, as FSDP does, has none."""
     return bool(x.untyped_storage().nbytes() >= view.nbytes)
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the checked parts of a sparse tensor without a gradient, as `TorchBackend.from_native` does.
+    """Return the checked parts of a sparse tensor whose gradient is not recorded, as `TorchBackend.from_native` does
+    but faster.
 
-    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. Making a tensor of the row of
-    indices would take as long as all views together.
+    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. The result has no tensor of indices,
+    because making one would take as long as all views together.
     """
     values, indices = x._values(), x._indices()
     try:
         view, row = values.numpy(), indices.numpy()[0]
-    except (TypeError, RuntimeError, IndexError):  # elsewhere, negated, recorded, bfloat16; no sparse dimension
+    except (TypeError, RuntimeError, IndexError):  # not on CPU, negated, recorded, bfloat16, no sparse dimension
         return None
     dtype, start, first = VIEWED.get(values.dtype), values.data_ptr(), indices.data_ptr()
-    # the address of a freed storage is the offset
+    # if a storage was freed, data_ptr() is only the offset
     freed = start <= LONGEST * values.storage_offset() or first <= LONGEST * indices.storage_offset()
     if dtype is None or x.sparse_dim() != 1 or freed:
         return None
@@ -394,9 +399,11 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 
 
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
-    """Look at plain tensors in one pass; return None if one of them has no view, or if its gradient is recorded.
+    """Collect the facts about plain tensors in one pass. Return None if one of them has no view, or if autograd records
+    it.
 
-    written is True for tensors that are written next. Their gradients do not matter; their memory must be whole.
+    `written` is True if the tensors are written next. Then autograd does not matter, but each tensor must have all of
+    its memory.
     """
     if not plain_eager():
         return None
@@ -409,7 +416,7 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
             return None
         try:
             view, held = _view(x), x.untyped_storage().nbytes()
-        except (TypeError, RuntimeError):  # elsewhere, negated, sparse, or wrapped by a transform that may have ended
+        except (TypeError, RuntimeError):  # not on CPU, negated, sparse, or wrapped by a transform that may have ended
             return None
         if not held:
             return None
@@ -430,14 +437,14 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _holds_anywhere(mask: Tensor) -> bool:
-    """Return whether a mask, wrapped by torch.func or not, is True anywhere; a meta tensor gives False."""
+    """Return True if a mask is True anywhere. torch.func may have wrapped the mask; for a meta tensor return False."""
     while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError for a tensor without data if its values must be known."""
+    """Raise TypeError for a tensor without data; the caller needs the values."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -458,21 +465,21 @@ def check_data(x: Tensor) -> None:
 
 
 def shares_elements(x: Tensor) -> bool:
-    """Return whether a tensor's strides make its elements share memory."""
+    """Return True if the tensor's strides make elements share memory."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 
 def check_inference(x: Tensor, argument: str) -> None:
-    """Raise ValueError for an inference tensor, which torch does not write into outside of inference mode."""
+    """Raise ValueError for an inference tensor, because torch does not write to it outside of inference mode."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
 def _check_storage(x: Tensor) -> None:
-    """Raise ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
+    """Raise ValueError for a tensor whose storage was freed, as FSDP does. Reading the tensor would end the process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()
-    except (RuntimeError, NotImplementedError):  # a subclass or a layout without a storage
+    except (RuntimeError, NotImplementedError):  # the subclass or the layout has no storage
         return
     if freed:
         raise ValueError(f"x: got a tensor of shape {tuple(x.shape)} whose storage was freed; accepted is one in use")

@@ -1,4 +1,4 @@
-"""Find overflow in the sums of duplicate rows: torch.amp.GradScaler for sparse gradients."""
+"""Define a torch.amp.GradScaler for sparse gradients, which finds overflow in the sums of duplicate rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from islices.core.rows import coalesce
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
+    """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
     torch's class sums duplicates only in float16. In float32 and bfloat16 it misses finite duplicates with an infinite
     sum, and the step writes infinity into the table.
 
     Notes
     -----
-    Arguments, state and use are torch's. The optimizer's sparse gradients become coalesced, summed in order of
-    occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16 gradients and keeps their
-    type: values below 3e-8 become 0. Without ``unscale_`` the step unscales in float32. SPEC clauses 3, 4 and 16.
+    Arguments, state and use are those of torch's class. Sparse gradients of the optimizer become coalesced; duplicates
+    are summed in order of occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16
+    gradients and keeps their type: values below 3e-8 become 0. If you do not call ``unscale_``, the step unscales in
+    float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------
@@ -38,7 +39,7 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """Sum duplicates, then unscale as torch does: `unscale_` and `step` call this.
+        """Sum duplicates, then unscale as torch does. torch's `unscale_` and `step` call this method.
 
         An invalid sparse gradient (an index out of range, for example) raises TypeError, ValueError or IndexError and
         changes no gradient. The message names the parameter.

@@ -1,9 +1,8 @@
 """Correct the rounding and the order of torch's arithmetic, as SPEC clauses 3 and 20 require.
 
-Measured on torch 2.13: sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results.
+In torch 2.13, sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results.
 ``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA. index_add_ only adds in order
-of occurrence on the CPU. May import: `torch`,
-`islices.backends.torch.tracers`.
+of occurrence on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
 
-#: Outside this range the remainder of a square would leave the normal range: such input is scaled.
+#: The range of inputs that need no scaling, and the scale. Outside this range the remainder of a square would be
+#: subnormal or overflow.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
-#: Splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
+#: The constant that splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
 SPLITTER = 2.0**27 + 1.0
 
 
@@ -40,8 +40,9 @@ def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any,
 
 
 def rounded_sqrt(x: Tensor) -> Tensor:
-    """Return the correctly rounded square root: torch's root, corrected by the remainder of its square."""
-    if x.dtype is not torch.float64:  # an error in the last place of the float64 root is rounded away
+    """Return the correctly rounded square root: torch's root, corrected by the difference between x and the root's
+    square."""
+    if x.dtype is not torch.float64:  # rounding removes the float64 root's error in the last place
         return x.double().sqrt().to(x.dtype)
     small, large = x < SMALL, x > LARGE
     x = torch.where(small, x * RESCALE**2, torch.where(large, x / RESCALE**2, x))
@@ -58,14 +59,15 @@ def _shift(x: Tensor, root: Tensor) -> Tensor:
     short = ((x - upper * upper) - 2.0 * (upper * lower)) - lower * lower  # x - root * root, exactly
     up = torch.nextafter(root, root.new_full((), torch.inf)) - root
     down = torch.nextafter(root, root.new_zeros(())) - root
-    # is x beyond the square of the midpoint to a neighbour?
+    # check whether x is beyond the square of the midpoint between root and a neighbour
     return torch.where(short > root * up, up, torch.where(short <= root * down, down, 0.0))
 
 
 def in_bags(values: Tensor) -> bool:
-    """Return whether `sum_bags` sums these rows. On the CPU it is only fast for float32.
+    """Return True if `sum_bags` should sum these rows. On the CPU `sum_bags` is only fast for float32.
 
-    torch lacks the second derivative and the forward mode of `sum_bags`.
+    The result is False if autograd records `values` or in forward mode, because torch lacks the second derivative and
+    the forward mode of `sum_bags`.
     """
     if in_forward_mode():
         return False
@@ -74,9 +76,10 @@ def in_bags(values: Tensor) -> bool:
 
 
 def sum_bags(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sums and ids. For each distinct index, in ascending order, add its rows of values left to right.
+    """Return (sums, ids): for each distinct index, in ascending order, the sum of the index's rows of `values`, added
+    left to right.
 
-    embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.
+    torch's embedding_bag computes it: on the CPU and on CUDA, one thread adds all members of a bag in order.
     """
     ordered, order = torch.sort(indices, stable=True)
     first = torch.ones(len(indices), dtype=torch.bool, device=indices.device)

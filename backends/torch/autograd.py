@@ -1,7 +1,7 @@
-"""Differentiate by looked-up rows, and define functions with given gradients, in torch's autograd.
+"""Differentiate with respect to looked-up rows, and define functions with custom gradients, in torch's autograd.
 
-Rows are read outside the graph and become its leaves, so autograd stops at them. The table is not part of the graph,
-and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+Rows are read outside the graph and become leaves of the graph, so autograd stops at the rows. The table is not part of
+the graph, and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from islices.backend import (
 )
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
-#: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
+#: The nesting depth of the current differentiation. The gradients of an inner differentiation must be differentiable.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
 
 
 def is_nested() -> bool:
-    """Return whether a differentiation runs, so that gradients must be differentiable themselves."""
+    """Return True within a differentiation, where the gradients of a nested differentiation must be differentiable."""
     return _depth.get() > 0
 
 
@@ -59,18 +59,18 @@ class LookupRecorder(TapeRecorder):
                 "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
                 "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
             )
-        if self.state == "backward":  # torch.utils.checkpoint reruns parts of fn only for their results
+        if self.state == "backward":  # torch.utils.checkpoint reruns parts of fn, and only needs the results
             with torch.no_grad():
                 rows = read(self.source.weights, ids)
             return rows.requires_grad_() if torch.is_grad_enabled() else rows
         rows = self._read(ids, extras, static, read)
-        if not torch.is_grad_enabled():  # torch.no_grad within fn: these rows count as constants
+        if not torch.is_grad_enabled():  # within torch.no_grad, rows count as constants
             _refuse_reentrant_checkpoint()
             return rows
-        # rows of an outer differentiation are part of its graph; this one differentiates by a second name
+        # rows of an outer differentiation are part of its graph, so this differentiation uses a view of the rows
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
         _note(self.noted, rows, "rows")
-        # copies of the ids: fn may reuse the same memory for its next lookup
+        # the ids are copied, because fn may reuse their memory for its next lookup
         self.found.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
@@ -88,7 +88,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if fn changed tensors in place, which makes the recorded facts wrong."""
+    """Raise TypeError if fn changed the noted tensors in place, because the recorded lookups would then be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(
@@ -100,7 +100,8 @@ def _check_unchanged(noted: Sequence[Noted]) -> None:
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
 ) -> Differentiated:
-    """See `Backend.differentiate`. With keep_sparse the variables' gradients are torch's: None, dense or sparse."""
+    """See `Backend.differentiate`. If `keep_sparse` is True, the variables' gradients stay as torch returns them: None,
+    dense or sparse."""
     if in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
@@ -115,7 +116,7 @@ def differentiate(
         with _recording():
             recorded = _faces(variables, inner=inner)
             for x in recorded:
-                if not x.is_leaf:  # torch checks leaves
+                if not x.is_leaf:  # torch itself checks leaves
                     _note(noted, x, "an argument")
             loss, aux = fn(recorded, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
             _refuse_tangents([loss])
@@ -135,8 +136,8 @@ def differentiate(
 def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
     """Return the gradients that arrived at rows, in memory that is not shared with the variables' gradients.
 
-    For an addition autograd passes one tensor to both. The caller may change the variables' gradients in place before
-    the rows' gradients are read.
+    For the sum of rows and a variable, autograd passes the same tensor to both. The caller may change the variables'
+    gradients in place before the rows' gradients are read.
     """
     if not upstreams:
         return []
@@ -145,7 +146,8 @@ def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
 
 
 def _refuse_reentrant_checkpoint() -> None:
-    """Raise for reentrant checkpointing: its backward pass runs the function with gradients, too late for a lookup."""
+    """Raise if a lookup runs in reentrant checkpointing. There the function is recorded only in the backward pass, too
+    late for a lookup."""
     checkpointing = sys.modules.get("torch.utils.checkpoint")
     if checkpointing is None:
         return
@@ -161,7 +163,7 @@ def _refuse_reentrant_checkpoint() -> None:
 
 
 def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
-    """Raise for forward-mode tangents, which would be lost at the detached leaves."""
+    """Raise if tensors have forward-mode tangents, because detached leaves would lose them."""
     if any(map(has_tangent, tensors)):
         raise NotImplementedError(
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
@@ -171,17 +173,19 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 
 @contextlib.contextmanager
 def _recording() -> Iterator[None]:
-    """Record gradients in any mode of the caller, even in inference mode, which records nothing."""
+    """Record gradients within the context, even if the caller has turned recording off or uses inference mode."""
     inference = torch.is_inference_mode_enabled()
     with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
         yield
 
 
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
-    """Return tensors for fn that share the variables' memory; each gets a separate gradient.
+    """Return tensors that fn gets in place of the variables. They share the variables' memory, and each gets a separate
+    gradient.
 
-    A parameter stays the same object. If a variable is computed from another one, or comes twice, autograd would add
-    the gradients of both. In a nested call it would also count tensors that fn uses from outside.
+    A parameter stays the same object. A variable that is computed from another one, or passed twice, is replaced;
+    autograd would add the gradients of both. In a nested call autograd would also count uses of the variable outside of
+    fn.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -195,21 +199,22 @@ def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
 
 
 def _recordable(x: Tensor) -> Tensor:
-    """Return x, or a copy if torch.inference_mode made it: autograd raises on inference tensors."""
+    """Return x, or a copy of x if x is an inference tensor, because autograd raises on inference tensors."""
     return x.clone() if x.is_inference() else x
 
 
 def _gradients(loss: Tensor, inputs: list[Tensor], *, create_graph: bool, keep_sparse: bool) -> list[Any]:
     if not inputs:
         return []
-    found: Sequence[Any] = [None] * len(inputs)  # the loss may depend on none of them
+    found: Sequence[Any] = [None] * len(inputs)  # the gradients of a loss that depends on none of the inputs
     if loss.requires_grad:
         found = torch.autograd.grad(loss.sum(), inputs, create_graph=create_graph, allow_unused=True)
     return list(found) if keep_sparse else [as_dense(g, x) for g, x in zip(found, inputs, strict=True)]
 
 
 def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
-    """Return a gradient of x as an array. Stock layers with sparse=True give sparse gradients, unused tensors None."""
+    """Return a gradient of x as an array. The gradient may be sparse, from layers with sparse=True, or None for an
+    unused tensor."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 
@@ -237,7 +242,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     """See `Backend.custom_gradient`."""
 
     class Differentiable(torch.autograd.Function):
-        generate_vmap_rule = True  # torch.func.vmap runs both, on tensors that count as traced
+        generate_vmap_rule = True  # torch.func.vmap runs forward and backward on tensors that count as traced
 
         @staticmethod
         def forward(*arrays: Tensor) -> Tensor:
@@ -275,7 +280,8 @@ def is_recorded(x: Tensor) -> bool:
 def _transposed(
     pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
 ) -> Tensor:
-    """Push tangents forward through the transpose of pull, a linear function of an array of value's shape."""
+    """Return the tangent of `value`. `pull` is linear in an array of the shape of `value`; the transpose of `pull` maps
+    the tangents."""
     with torch.enable_grad():
         upstream = torch.zeros_like(value, requires_grad=True)
         pulled = pull(upstream)

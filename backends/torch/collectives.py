@@ -1,10 +1,10 @@
-"""Use torch.distributed as an engine of `islices.distributed`: gloo, and nccl through the GPU.
+"""Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, and nccl through the GPU.
 
-Every pair of ranks exchanges its messages, of exactly their length, all at once (isend and irecv). gloo's all_gather
-raises on unequal lengths; padded to the longest part, it moves up to ranks times as many bytes. gloo's broadcasts and
-all_to_all_single move the same bytes as the pairs, but do not show which rank is missing. Four ranks on two
-cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others): padded all_gather 4.0 | 85 |
-85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
+All pairs of ranks exchange messages at once (isend and irecv), each with its exact length. gloo's all_gather raises on
+unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the number of
+ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is missing.
+Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others): padded
+all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch.distributed as dist
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-#: Separates these messages from the user's, whose tag is 0 by default (gloo; nccl has no tags).
+#: The tag that separates these messages from the user's, whose tag is 0 by default. Only gloo has tags, nccl has none.
 TAG = 0x15C5
 
-#: process group -> its TorchGroup, whose callers share its errors and its counts of bytes.
+#: process group -> its TorchGroup. All callers share the group's errors and counts of bytes.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -40,12 +40,12 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return this group, or None if no group has been joined."""
+    """Return the group of all ranks, or None if this process has not called init_process_group."""
     return _group_of(dist.group.WORLD, None) if dist.is_available() and dist.is_initialized() else None
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of a ProcessGroup, or of a one-dimensional DeviceMesh."""
+    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, None for other objects."""
     if not dist.is_available():
         return None
     from torch.distributed.device_mesh import DeviceMesh
@@ -69,7 +69,8 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """An engine's error: its message without source file and advice, and the rank that this one was waiting for."""
+    """An error of torch.distributed: the message without source file and advice, and the rank for which this rank was
+    waiting."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))
@@ -77,7 +78,8 @@ class _EngineError(RuntimeError):
 
 
 class TorchGroup(Group):
-    """The ranks of a process group; bytes go through the CPU backend if the group has one, else through the GPU.
+    """The ranks of a process group. The group's CPU backend sends the bytes, or the GPU's backend if there is none for
+    CPU.
 
     The default timeout is that of the process group (``init_process_group(timeout=)``). If nccl is the only backend,
     the bytes are copied to the current CUDA device and back. nccl's watchdog ends the process if a rank is late; with
@@ -91,10 +93,10 @@ class TorchGroup(Group):
         device = "cpu" if "cpu" in engines else next(iter(engines))
         self.engine = f"torch.distributed ({engines[device]})"
         self.timeout: float | None = None
-        #: The started moves, each with its ranks: after a failure the remaining moves continue, so that healthy ranks
-        #: do not wait for this rank instead of the failed one.
+        #: The started sends and receives, each with its ranks. After a failure the remaining ones continue, so that
+        #: healthy ranks do not wait for this rank instead of the failed one.
         self._pending: list[tuple[Any, tuple[int, ...]]] = []
-        self._device = torch.device(device)  # without a number: the current device
+        self._device = torch.device(device)  # without a device number, the current device
         self._process_group = weakref.ref(process_group)  # a weak reference, so that the process group can end first
         self._global = [dist.get_global_rank(process_group, rank) for rank in range(self.size)]
 
@@ -107,12 +109,12 @@ class TorchGroup(Group):
         return found
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
         to = [r for r in others if len(parts[r])]
-        staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all of them may be one array
+        staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all parts may be the same array
         outs = {r: self._empty(lengths[r]) for r in others if lengths[r]}
-        # wait in this order: if a rank dies in mid-transfer, gloo mostly reports it at once to ranks that send to it,
-        # and only after the timeout to ranks that receive from it
+        # wait in this order: if a rank dies during a transfer, gloo mostly reports the death at once to ranks that send
+        # to it, but only after the timeout to ranks that receive from it
         sends = [(dist.isend, staged[id(parts[r])], r) for r in to]
         self._run([*sends, *((dist.irecv, out, r) for r, out in outs.items())])
         nothing = np.empty(0, np.uint8)
@@ -126,16 +128,16 @@ class TorchGroup(Group):
         return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
-        """Start all moves (isend or irecv, tensor, the other rank), and wait for them."""
+        """Start all sends and receives, and wait for them. A move is (isend or irecv, the tensor, the other rank)."""
         group = self.process_group
         failed: list[_EngineError] = []
         if self._device.type == "cpu":
             for move, x, rank in moves:
                 try:
                     self._pending.append((move(x, self._global[rank], group, TAG), (rank,)))
-                except RuntimeError as error:  # the other ranks still expect this rank's data
+                except RuntimeError as error:  # other ranks still wait for this rank's data
                     failed.append(_EngineError(error, (rank,)))
-        elif moves:  # nccl makes one work object of all moves
+        elif moves:  # nccl returns one work object for all moves
             ops = [dist.P2POp(move, x, self._global[rank], group, TAG) for move, x, rank in moves]
             self._pending = [(work, ()) for work in dist.batch_isend_irecv(ops)]
         if failed:
@@ -157,5 +159,5 @@ class TorchGroup(Group):
 
 
 def _tensor(data: Bytes) -> torch.Tensor:
-    """Return the bytes as a tensor. Copy read-only bytes only, because torch warns of them."""
+    """Return the bytes as a tensor. Only read-only bytes are copied, because torch would warn about them."""
     return torch.from_numpy(data if data.flags.writeable else data.copy())

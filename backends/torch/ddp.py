@@ -1,4 +1,4 @@
-"""Average the row-sparse gradients of a DistributedDataParallel by `islices.distributed.all_reduce`.
+"""Average the row-sparse gradients of a DistributedDataParallel with `islices.distributed.all_reduce`.
 
 DDP calls a communication hook with one bucket of gradients at a time, during the backward pass. A bucket contains
 either dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same on
@@ -29,32 +29,32 @@ def register_ddp_hook(
     dense: Literal["ddp", "islices"] | Hook = "ddp",
     strategy: Strategy = "auto",
 ) -> None:
-    """Average the sparse gradients of a DistributedDataParallel by `islices.distributed.all_reduce`.
+    """Average the sparse gradients of a DistributedDataParallel with `islices.distributed.all_reduce`.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
         The model. DDP accepts only one communication hook per model.
     dense : {"ddp", "islices"} or communication hook
-        The reduction of dense gradients. "ddp" gives the bits of DDP without a hook. "islices" uses `all_reduce`,
-        whose bits do not depend on the engine. A communication hook of DDP, such as torch's fp16_compress_hook, gets
-        the process group and each dense bucket.
+        The reduction of dense gradients. "ddp" computes the same bits as DDP without a hook. "islices" uses
+        `all_reduce`, whose bits do not depend on the engine. A communication hook of DDP, such as torch's
+        fp16_compress_hook, gets the process group and each dense bucket.
     strategy
         The strategy of `islices.distributed.all_reduce`.
 
     Raises
     ------
     TypeError, ValueError
-        model is not a DistributedDataParallel, or dense or strategy is invalid.
+        `model` is not a DistributedDataParallel, or `dense` or `strategy` is invalid.
     RuntimeError
-        model has a hook already.
+        `model` already has a communication hook.
 
     Notes
     -----
-    Every rank must call this function. After backward each sparse gradient has the bits of
-    ``all_reduce(gradient, "mean")`` of the ranks' gradients; it is coalesced and the same on every rank. If a rank
-    fails, the others' backward raises RankError. DDP requires that each rank's loss depends on every sparse layer in
-    every step. A rank without rows of a table must look up an empty array of ids. SPEC clause 25.
+    Every rank must call this function. After the backward pass each sparse gradient has the bits of
+    ``all_reduce(gradient, "mean")``, is coalesced, and is the same on every rank. If a rank fails, the backward pass of
+    the other ranks raises RankError. DDP requires that each rank's loss depends on every sparse layer in every step. A
+    rank without rows of a table must look up an empty array of ids. SPEC clause 25.
 
     Examples
     --------
@@ -82,18 +82,18 @@ def register_ddp_hook(
         done.set_result(all_reduce(gradient, "mean", group, strategy=strategy))
         return done
 
-    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP only accepts its types as annotations, no strings
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP checks annotations, and rejects strings
         gradient = bucket.buffer()
         if gradient.layout is not torch.strided or dense == "islices":
             return by_rows(gradient)
         return dense(group, bucket) if callable(dense) else _as_ddp(group, gradient)
 
-    hook.__name__ = hook.__qualname__ = "islices_all_reduce"  # DDP logs it
+    hook.__name__ = hook.__qualname__ = "islices_all_reduce"  # DDP logs this name
     model.register_comm_hook(None, hook)
 
 
 def _as_ddp(group: Any, gradients: torch.Tensor) -> Any:
-    """Reduce as DDP does without a hook: multiply by 1 / ranks, then add."""
+    """Reduce gradients as DDP does without a hook: multiply by 1 / number of ranks, then add."""
     gradients.mul_(1.0 / group.size())
     work: Any = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

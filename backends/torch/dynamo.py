@@ -1,10 +1,10 @@
-"""Make calls into islices under torch.compile become nodes of its graph, or run eagerly.
+"""Turn calls of islices under torch.compile into nodes of the compiled graph, or run them eagerly.
 
-Dynamo would trace the library's Python, registry and execution modes included, with endless guards. Dynamo skips the
-frames of a list of folders. This module adds the library to the list, without the modules of `TRACED`, and the kernels'
-compiler, which the library calls. `islices.backends.torch.in_graphs` defines the calls that become nodes of a graph.
-Both happen at once if Dynamo is loaded already, or else when it is loaded. Importing Dynamo here would cost every user
-of torch a second.
+Dynamo would trace the library's Python code, registry and execution modes included, with very many guards. Dynamo has a
+list of folders whose code it skips. This module adds to the list the library, except the modules of `TRACED`, and the
+compiler of the kernels, which the library calls. `islices.backends.torch.in_graphs` defines the calls that become nodes
+of a graph. The list is extended at once if Dynamo has been imported already, and otherwise when Dynamo is imported. An
+import of Dynamo here would cost every user of torch a second.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 DYNAMO = "torch._dynamo"
-#: Modules that Dynamo traces.
+#: The modules of the library that Dynamo traces.
 TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")
 COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: Any) -> Callable[..., Any]:
-    """Return fn by torch.compile, under a separate code object.
+    """Return fn compiled by torch.compile, as a copy with a separate code object.
 
-    Dynamo counts recompilations of each code object, and gives up after several forms of input.
+    Dynamo counts recompilations per code object, and stops compiling after inputs of several shapes or types.
     """
     import torch
 
@@ -45,8 +45,9 @@ def forget() -> None:
 
 
 def shield() -> None:
-    """Make Dynamo turn the library's calls into graph nodes and skip all other code of the library. Do this once."""
-    if hasattr(sys.modules.get(DYNAMO), "reset"):  # otherwise it is about to be imported
+    """Make Dynamo turn calls of the library into graph nodes, and skip all other code of the library. Only the first
+    call has an effect."""
+    if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
@@ -54,7 +55,7 @@ def shield() -> None:
 
 def _teach() -> None:
     rules = importlib.import_module(f"{DYNAMO}.trace_rules")
-    add = getattr(rules, "add", None)  # internal to Dynamo, not a public name
+    add = getattr(rules, "add", None)  # the name is internal to Dynamo, not public
     for name in (*_modules("islices"), *_modules("islices.backends"), *COMPILERS):
         if add is not None and find_spec(name) is not None:
             add(name)
@@ -70,7 +71,8 @@ def _teach() -> None:
 
 
 def _modules(package: str) -> Iterator[str]:
-    """Yield the modules and packages in a package, except traced ones; search packages that contain traced ones."""
+    """Yield the modules and packages in a package, except the modules that Dynamo traces. For a package that contains a
+    traced module, yield its other modules instead."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if any(name.startswith(f"{found.name}.") for name in TRACED):
             yield from _modules(found.name)
@@ -79,7 +81,7 @@ def _modules(package: str) -> Iterator[str]:
 
 
 class _WhenImported(MetaPathFinder, Loader):
-    """An import hook that lets the other finders import Dynamo, and then adds the library's rules."""
+    """An import hook that lets the other finders import Dynamo, and then adds the library's rules to Dynamo."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,15 +1,16 @@
-"""Hook the embedding layers of torch models: record their lookups, and the gradients that arrive.
+"""Hook the embedding layers of torch models: record the layers' lookups, and the gradients of the layers' outputs.
 
 Two hooks of a layer delimit its forward pass. Between them this module sees calls of torch.nn.functional.embedding and
-embedding_bag with the layer's weight. It also sees linear in an nn.Linear that shares the weight (an output layer). A
-hook on the results receives the gradient. So a layer with a custom forward (scaled, positional, LoRA) may change its
-input and its rows. The layer computes as before, including its dense or sparse gradient. A frozen layer (weights
-without a gradient) gets an output that requires one, so that no table-sized gradient exists.
+embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls of
+linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
+positional, LoRA) may change ids before a call and rows after it. The layer computes the same results and the same dense
+or sparse gradient as before. The output of a frozen layer is made to require a gradient, and the weights still require
+none, so no table-sized gradient exists.
 
-Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is that
-of the captured uses. The weights get this very tensor, unless something else used the weights too. `WeightGradient`
-detects such uses, whose gradient would be missing. May import: `torch`, the core,
-`islices.backends.torch.tracers`.
+Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is the
+gradient of the captured uses. If nothing else uses the weights, the gradient of the weights is the same tensor object.
+`WeightGradient` compares the two objects, and so detects uses that the captured gradient misses. May import: `torch`,
+the core, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from islices.core.locks import Lock
 def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
     """See `Backend.capture`."""
     weights: dict[str, Any] = {}
-    shared: dict[int, str] = {}  # the first layer's name of each weight
+    shared: dict[int, str] = {}  # id of a weight -> the name of the first layer that has it
     layers: list[tuple[str, nn.Module]] = []
     for name, layer in model.named_modules():
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
@@ -52,14 +53,14 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
             hook = LayerHook(name, aliases)
             context.callback(hook.close)
             context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
-            # before the model's hooks, which may change the output; the outermost of nested captures is
-            # the first to see a call
+            # prepended, because the model's hooks may change the output; of nested captures, the outermost one sees a
+            # call first
             after = layer.register_forward_hook(hook.after, prepend=True, always_call=True)
             context.callback(after.remove)
         yield weights
 
 
-#: The reason why there is no capture in compiled code.
+#: The error of a capture inside compiled code.
 INSIDE = (
     "capture: got a call inside a function that torch.compile compiles, where layers run no hooks; accepted is a "
     "`with` block around the call of the compiled function, which runs as Python within it"
@@ -67,14 +68,16 @@ INSIDE = (
 
 
 def is_compiled() -> bool:
-    """Return whether the caller is code that torch.compile made, or that runs between two of its graphs."""
+    """Return True if the caller runs inside a function that torch.compile compiled, or between two graphs of such a
+    function."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
     return callback is not None and callback is not False
 
 
 class _Eager:
-    """A switch that runs compiled code as Python while any capture is open: compiled code would run no hooks."""
+    """A switch that makes compiled functions run as Python while any capture is open, because compiled code would run
+    no hooks."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -85,7 +88,7 @@ class _Eager:
         if is_compiled():
             raise RuntimeError(INSIDE)
         with self.lock:
-            set_stance = getattr(torch.compiler, "set_stance", None)  # from torch 2.6 on
+            set_stance = getattr(torch.compiler, "set_stance", None)  # torch before 2.6 lacks it
             if self.count == 0 and set_stance is not None and "torch._dynamo" in sys.modules:
                 stance = set_stance("force_eager")
                 stance.__enter__()
@@ -105,9 +108,9 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The forward hooks of one layer, between which `Watch` sees its functional calls.
+    """The two forward hooks of one layer. Between them `Watch` sees the functional calls that the layer makes.
 
-    Copies of the object (in a model copied or saved meanwhile) do nothing.
+    If the model is copied or saved during a capture, the hooks of the copy do nothing.
     """
 
     def __init__(self, name: str, aliases: Aliases | None = None) -> None:
@@ -132,7 +135,7 @@ class LayerHook:
         if mode is None:
             return
         mode.__exit__(None, None, None)
-        if output is None or mode.seen or isinstance(layer, nn.Linear):  # None: forward raised
+        if output is None or mode.seen or isinstance(layer, nn.Linear):  # output is None if forward raised
             return
         raise TypeError(
             f"model: got layer {self.name!r}, a {type(layer).__name__} whose forward does not look its weight up by "
@@ -141,7 +144,8 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """A watcher of a layer's forward pass: it records lookups and products of the functional calls with the weight."""
+    """A mode that watches a layer's forward pass. It records the lookups and products that functional calls compute
+    with the weight."""
 
     def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()
@@ -157,7 +161,7 @@ class Watch(TorchFunctionMode):
         given = SIGNATURES[func].bind(*args, **kwargs)
         given.apply_defaults()
         options, weight = given.arguments, given.arguments["weight"]
-        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # it may be another capture's alias
+        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # another capture's alias, maybe
             return func(*args, **kwargs)
         self.seen = True
         output = func(**{**options, "weight": self.aliases.of(self.name, weight)})
@@ -174,7 +178,7 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor) -> Tensor:
-    """Return the output, with a hook that passes its gradient to use."""
+    """Return the output with a hook that stores the gradient of the output in `use`."""
     if in_functorch():
         raise NotImplementedError(
             "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
@@ -186,17 +190,18 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor)
 
     def arrived(upstream: Tensor) -> None:
         upstream = upstream.detach()
-        if upstream.is_nested:  # the rows of the layer for nested ids
+        if upstream.is_nested:  # the layer's rows for nested ids are nested too
             upstream = upstream.values()
         use.upstream = upstream if use.upstream is None else use.upstream + upstream
 
     output.register_hook(arrived)
-    use.awaited = weakref.ref(arrived)  # it lives as long as the graph
+    use.awaited = weakref.ref(arrived)  # the hook lives as long as the graph
     return output
 
 
 class FrozenOutput(torch.autograd.Function):
-    """A function that makes a frozen layer's output part of a graph; the result may change in place, without .grad."""
+    """An autograd function that makes a frozen layer's output part of a graph. The result may be changed in place, and
+    no .grad is stored."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
@@ -210,12 +215,13 @@ class FrozenOutput(torch.autograd.Function):
 
 # ---------------------------------------------------------------------- the weights
 class Alias(torch.autograd.Function):
-    """A function that returns an alias of the weights, which receives the gradient of captured uses."""
+    """An autograd function that returns an alias of the weights. The gradient of the alias is the gradient of captured
+    uses."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, gradient_of: WeightGradient) -> Tensor:
         ctx.gradient_of = gradient_of
-        return weight.detach()  # no view, because in-place changes of the weights would break it; it has their version
+        return weight.detach()  # no view, because in-place changes would break it
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -224,12 +230,12 @@ class Alias(torch.autograd.Function):
 
 
 class WeightGradient:
-    """A comparison of the gradient of a weight's captured uses with the weight's gradient."""
+    """A comparison of two gradients: that of a weight's captured uses, and that of the weight."""
 
     def __init__(self, name: str, uses: list[Use]) -> None:
         self.name = name
         self.uses = uses
-        self.running = threading.local()  # a backward pass runs in a separate thread for each device
+        self.running = threading.local()  # a backward pass uses a separate thread for each device
 
     def arrived(self, gradient: Tensor) -> None:
         if self.running.__dict__.pop("captured", None) is not gradient:
@@ -240,7 +246,7 @@ _aliasing = Lock()
 
 
 class Aliases:
-    """The weights that captured layers read during one capture, each through one alias."""
+    """The aliases of the weights in one capture. Captured layers read each weight through its alias."""
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
@@ -248,7 +254,8 @@ class Aliases:
         self.handles: list[Any] = []
 
     def of(self, name: str, weight: Tensor) -> Tensor:
-        """Return the alias of a weight, or the weight if it requires no gradient or a transform of torch.func runs."""
+        """Return the alias of a weight. Return the weight itself if it requires no gradient, or if a transform of
+        torch.func is running."""
         if not weight.requires_grad or in_functorch():
             return weight
         with _aliasing:
@@ -256,7 +263,7 @@ class Aliases:
                 gradient_of = WeightGradient(name, self.uses)
                 before = dict(weight._backward_hooks or {})
                 self.handles.append(weight.register_hook(gradient_of.arrived))
-                # the model's hooks may change the gradient; they come last, since torch calls hooks in this order
+                # the model's hooks may change the gradient, so they are registered again to run after this one
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
@@ -273,21 +280,22 @@ class Aliases:
 
 # ---------------------------------------------------------------------- what was looked up
 def _kept(x: Tensor | None) -> Any:
-    """Return a copy: the caller may reuse the memory for the next batch before the gradients are read."""
+    """Return a detached copy of x, because the caller may reuse the memory for the next batch before the gradients are
+    read."""
     return None if x is None else x.detach().clone()
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
-    """Return the use of the weights by a call of the functional embedding or embedding_bag."""
+    """Return the use of the weights in a call of torch.nn.functional.embedding or embedding_bag."""
     weight, padding_idx, ids = given["weight"], given["padding_idx"], given["input"]
     if padding_idx is not None:
         padding_idx %= weight.shape[0]
-    # of embedding_bag only
+    # only calls of embedding_bag have these arguments
     offsets, weights, to_last = map(given.get, ("offsets", "per_sample_weights", "include_last_offset"))
-    if ids.is_nested and ids.layout is torch.jagged:  # row after row, as the layer looks them up
+    if ids.is_nested and ids.layout is torch.jagged:  # joined row by row, as the layer looks up nested ids
         ids, offsets, to_last = ids.values(), ids.offsets()[:-1], False
         weights = None if weights is None else weights.values()
-    if offsets is not None and to_last:  # ids after the last offset are in no bag
+    if offsets is not None and to_last:  # with include_last_offset, ids after the last offset are in no bag
         end = int(offsets[-1])
         ids, offsets = ids[:end], offsets[:-1]
         weights = None if weights is None else weights[:end]

@@ -1,8 +1,8 @@
-"""Define substitutes that Dynamo traces instead of functions of islices. It traces no other module of the library.
+"""Define the functions that Dynamo traces in place of functions of islices.
 
-A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because the user's
-function is. A call without a form in a graph is a graph break, as all other calls of islices are, and runs in eager
-code. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
+A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because Dynamo must trace
+the user's function. All other calls of islices, and calls whose result has no form in a graph, are graph breaks and run
+eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
 
-# Dynamo sees tensors and constants in what is registered here
+# name -> node; `substitute` fills it, and registers the types in which Dynamo sees tensors and constants
 _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Make Dynamo trace the functions below instead of those of islices. Do this once, if torch has the required
-    hooks."""
+    """Make Dynamo trace the functions below in place of those of islices, if torch has the required hooks. Only the
+    first call has an effect."""
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
     pytree.register_pytree_node(Table, _table_apart, _table_together)
     pytree.register_constant(Optimizer)
-    # autograd.grad in a graph is off by default, and traced code may not turn it on
+    # by default a graph may not contain autograd.grad, and traced code cannot change that
     decorators: Any = torch._dynamo.decorators
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
@@ -49,7 +49,7 @@ def substitute() -> None:
     substitutes: dict[Any, Callable[..., Any]] = {
         **{node.function: _as_node(_nodes[node.name]) for node in PUBLIC},
         slots._values_of: values_of,
-        # a method that has a substitute is inlined, and the functions it calls are substituted
+        # Dynamo inlines the substitute of a method, and then substitutes the functions that it calls
         Optimizer.step: step,
         optimizer.step_tables: step_tables,
         vars(IndexedSlices)["values"].fget: _values,
@@ -113,7 +113,7 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
-    s = object.__new__(IndexedSlices)  # of its parts, in calls that Dynamo knows
+    s = object.__new__(IndexedSlices)  # built from its parts, by calls that Dynamo can trace
     held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
     for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
@@ -135,7 +135,7 @@ def _break(reason: str) -> None:
 
 
 def _records(tree: Any) -> bool:
-    """Return whether autograd records a tensor in tree."""
+    """Return True if autograd records operations on a tensor in the tree."""
     leaves = pytree.tree_leaves(tree)
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
 
@@ -150,8 +150,8 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a node. A graph has no None. `NOTHING` replaces None among arguments, and a tensor of dtype `ABSENT` among
-    results."""
+    """Call a node. A graph cannot contain None, so `NOTHING` replaces None among arguments, and a tensor of dtype
+    `ABSENT` replaces None among results."""
     args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
@@ -165,7 +165,7 @@ def _or_none(x: Any) -> Any:
 
 
 def values_of(s: IndexedSlices) -> Tensor:
-    """Return the values of slices that are computed when they are read."""
+    """Compute the values of slices whose values are computed on first use."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool,
 
 # ---------------------------------------------------------------------- value_and_grad
 class Recorded:
-    """A table in the function that is differentiated."""
+    """A table as the differentiated function gets it; it records lookups."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -193,7 +193,7 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """Substitute for `islices.capture`: break the graph, and raise the errors of eager code."""
+    """Substitute for `islices.capture`: break the graph, so that eager code raises its error."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
@@ -222,7 +222,8 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
-    """Return whether a lookup's gradient is its upstream, row by row or bag by bag."""
+    """Return True if the upstream gradient of a lookup determines the gradient of the rows. A maximum, a mask or
+    weights need more inputs."""
     return options.get("combiner") != "max" and all(options.get(name) is None for name in ("mask", "weights"))
 
 
@@ -280,7 +281,7 @@ def differentiate(
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
-    """Return the recorded table or tensor that the function gets in place of x."""
+    """Return the `Recorded` table, or the tensor, that the differentiated function gets in place of x."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):
@@ -292,7 +293,7 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
         known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
-    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # what eager code takes apart
+    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # only eager code can flatten such an object
         _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
     return x
 
@@ -305,7 +306,8 @@ def _gradients(
     tables: list[Recorded],
     variables: list[Tensor],
 ) -> tuple[Tensor, Any, list[Tensor]]:
-    """Return loss, aux, and the gradients of the variables and of the results of the tables' lookups."""
+    """Return (loss, aux, gradients). The gradients are those of the variables, then those of the results of all
+    lookups."""
     out: Any = fn(*full, **kwargs)
     loss: Any
     aux: Any

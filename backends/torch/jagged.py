@@ -21,13 +21,13 @@ def take_apart(x: Any, argument: str) -> RaggedParts | None:
             f"{argument}: got a nested tensor of layout {x.layout}; accepted is one of layout=torch.jagged, which "
             "torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged) makes"
         )
-    nested: Any = x  # some of its members are not torch.Tensor's
+    nested: Any = x  # Any, because torch.Tensor lacks some of its attributes
     if nested._ragged_idx != 1:
         raise ValueError(
             f"{argument}: got a nested tensor whose dimension {nested._ragged_idx} is ragged; accepted is the second, "
             "as in (B, j)"
         )
-    if nested.lengths() is not None:  # rows with gaps between them
+    if nested.lengths() is not None:  # the rows have gaps between them
         nested = nested.contiguous()
     offsets = nested.offsets()
     rows = torch.arange(offsets.shape[0] - 1, device=offsets.device)

@@ -1,8 +1,8 @@
 """Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions here take the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum. On dense
-gradients both give the same results, up to rounding, so a training script only needs another import.
+functions of this module accept the same arguments, change ``p.grad`` in place, and sum duplicate rows first. On dense
+gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, 
 from islices.norms.limits import check_max_norm
 from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of
 
-#: The usual argument of `get_total_norm`, for messages.
+#: The usual argument of `get_total_norm`, shown in error messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
 
@@ -53,7 +53,7 @@ def clip_grad_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float, or what float() makes one, as torch has it
+    max_norm : float, or any object that float() accepts
         Not negative.
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
@@ -70,13 +70,13 @@ def clip_grad_norm_(
         `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
         collective: every rank makes it, also a rank without gradients.
     replicated : bool, or list of bools, one per parameter
-        True for parameters whose gradients are the same on every rank (dense ones after an all-reduce). They count
-        once.
+        True for parameters whose gradients are the same on every rank, such as dense gradients after an all-reduce. The
+        norm counts these gradients once.
 
     Returns
     -------
     0-d Tensor
-        The norm before clipping, on the device of the first gradient: float32, or float64 if any gradient is.
+        The norm before clipping, on the device of the first gradient: float64 if any gradient is float64, else float32.
 
     Raises
     ------
@@ -89,11 +89,12 @@ def clip_grad_norm_(
 
     Notes
     -----
-    With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with that
-    group computes these bits too, and so does one process with all parameters. SPEC clause 25.
+    With a group the norm and the factor have the same bits on every rank. They are the bits of
+    `islices.clip_by_global_norm` with the group, and of a single process that has all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may
-    share memory with the caller's tensors. Rows that the gradient lacks stay zero, even if the norm is NaN.
+    A sparse gradient stays the same object, and an uncoalesced one stays uncoalesced. The gradient gets new values,
+    because the old values may share memory with the caller's tensors. Rows that the gradient lacks stay zero, even if
+    the norm is NaN.
 
     Examples
     --------
@@ -133,28 +134,30 @@ def get_total_norm(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Return the norm of tensors, usually gradients, as if they were one vector.
+    """Return the norm of tensors, usually gradients, as if all elements were one vector.
 
     Parameters
     ----------
     tensors : Tensor or iterable of Tensor
-        Dense or sparse (COO, one sparse dimension, duplicates counting as their sum), on any devices.
+        Dense or sparse tensors (COO, one sparse dimension) on any devices. Duplicate rows are summed first.
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
-        Raise RuntimeError where the norm is NaN or infinite.
+        Raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
         `islices.distributed.get_group`. The call is collective: every rank makes it, also a rank without gradients.
     replicated : bool, or list of bools, one per tensor
-        True for tensors that are the same on every rank (dense gradients after an all-reduce). They count once.
+        True for tensors that are the same on every rank, such as dense gradients after an all-reduce. The norm counts
+        these tensors once.
 
     Returns
     -------
     0-d Tensor
-        The norm on the device of the first tensor: float32, or float64 if any tensor is. 0 without tensors.
+        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors it
+        is 0.
 
     Raises
     ------
@@ -208,10 +211,10 @@ def clip_grads_with_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float, or what float() makes one, as torch has it
+    max_norm : float, or any object that float() accepts
         Not negative.
     total_norm : Tensor of one, or float
-        The result of `get_total_norm`, perhaps summed over processes or stages. NaN makes the gradients NaN.
+        The result of `get_total_norm`, perhaps combined over processes or pipeline stages. NaN makes the gradients NaN.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
@@ -224,9 +227,9 @@ def clip_grads_with_norm_(
 
     Notes
     -----
-    After `get_total_norm` this function gives the bits of `clip_grad_norm_`. Only `get_total_norm` needs a group,
-    because afterwards every rank knows the norm. SPEC clauses 10 and 11. (With semantics="islices" `clip_grad_norm_`
-    computes its factor from the norm before rounding to float32.)
+    With the result of `get_total_norm` this function produces the bits of `clip_grad_norm_`. Only `get_total_norm`
+    needs a group, because afterwards every rank knows the norm. SPEC clauses 10 and 11. (With semantics="islices"
+    `clip_grad_norm_` computes its factor from the norm before rounding to float32.)
 
     Examples
     --------
@@ -251,7 +254,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    clip_value : float, or what float() makes one
+    clip_value : float, or any object that float() accepts
         Not negative.
     foreach : bool, optional
         Accepted for compatibility, without effect.
@@ -287,7 +290,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
-    """Return the gradient of each parameter and its leaf, both None for a parameter without one.
+    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. Both have None for a
+    parameter without a gradient.
 
     Check that dense gradients may be changed in place.
     """
@@ -300,13 +304,13 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[An
         grad = p.grad
         grads.append(grad)
         leaves.append(None if grad is None else _leaf(grad, "parameters: the gradient", position))
-        if grad is not None and not grad.is_sparse:  # a sparse gradient gets new data
+        if grad is not None and not grad.is_sparse:  # a sparse gradient gets new data instead
             check_inference(grad, f"parameters: the gradient at position {position}")
     return grads, leaves
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[Tensor]:
-    """Return one Tensor or an iterable of Tensors as a list."""
+    """Return the Tensor, or the Tensors of the iterable, as a list."""
     if isinstance(tensors, Tensor):
         return [tensors]
     try:
@@ -350,7 +354,7 @@ def _float(x: Any, argument: str, accepted: str) -> float:
 
 
 def _leaf(grad: Tensor, subject: str, position: int) -> Any:
-    """Return a valid gradient as the core's leaf, or raise an error that gives the gradient's position."""
+    """Check a gradient and return the core's leaf for it; an error names the gradient's position."""
     try:
         leaf = accept(grad, "grad")
         if grad.dtype not in FLOATS:
@@ -362,9 +366,10 @@ def _leaf(grad: Tensor, subject: str, position: int) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
-    """Return the norm in float64 and in the user's dtype, each of shape (1,), over all ranks if over is True.
+    """Return the norm in float64 and in the user's dtype, each of shape (1,). If `over` is True, the norm is over all
+    ranks.
 
-    The callback checks all arguments, and with a group its error reaches the other ranks.
+    `request` checks all arguments. With a group, an error that `request` raises also reaches the other ranks.
     """
     if over:
         total = measure_over(call, request, group)[1]
@@ -395,7 +400,7 @@ def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
-    """Return the norm of an order other than 1, 2 and inf by float64 powers."""
+    """Return the norm of an order other than 1, 2 and inf, computed with float64 powers."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
     norm = sizes.max(initial=0.0)
@@ -423,7 +428,7 @@ def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
 
 # ---------------------------------------------------------------------- changing a gradient
 def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
-    """Scale the gradients of these leaves in place by the formula's factor for a norm."""
+    """Scale these gradients in place by the factor that the formula computes from the norm."""
     steps, changes = [], False
     with quiet():
         for name, c in formula.steps(HOST, norm, limit):
@@ -448,9 +453,9 @@ def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
 
 
 def _with_separate_elements(grad: Tensor) -> Tensor:
-    """Return a gradient, with new memory if elements share memory, as those of an expanded gradient do.
+    """Return a gradient whose elements do not share memory. An expanded gradient gets new memory.
 
-    torch raises on writes to these, or changes an element repeatedly.
+    torch raises on writes to elements that share memory, or changes an element repeatedly.
     """
     if shares_elements(grad):
         grad.data = grad.clone(memory_format=torch.contiguous_format)

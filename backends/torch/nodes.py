@@ -1,9 +1,9 @@
-"""Make calls into islices single nodes of the graphs that torch.compile makes.
+"""Turn each call of islices into one node of the graph that torch.compile makes.
 
-The form of a call's result is known when its graph is made. When the graph runs, the call runs as in eager code on the
-present arrays, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the functions of
-this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that it
-traces. SPEC clause 17. May import: `torch`, the core.
+When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
+runs as in eager code, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the
+functions of this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the
+functions that it traces. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Nothing:
 
 NOTHING = Nothing()
 pytree.register_constant(Nothing)
-#: The dtype of a tensor that represents None among results, where Dynamo accepts no constant: no result has it.
+#: The dtype of a tensor that represents None among results, where Dynamo accepts no constant. No result of islices has
+#: this dtype.
 ABSENT = torch.float8_e4m3fnuz
 
 
@@ -51,7 +52,8 @@ class Count:
 
 
 class New:
-    """A tensor that a node returns: its shape, and another tensor with its device and, by default, its dtype."""
+    """The form of a tensor that a node returns: the shape, and another tensor from which the result gets its device
+    and, by default, its dtype."""
 
     __slots__ = ("dtype", "like", "shape")
 
@@ -59,7 +61,7 @@ class New:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> Tensor:
-        """Return a tensor without data in this form."""
+        """Return a tensor of this form without data."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:
@@ -69,12 +71,12 @@ class New:
 
 
 class NodeCall(NamedTuple):
-    """A call in a graph, without its tensors."""
+    """A call in a graph, without the tensors among its arguments."""
 
     name: str
     spec: Any  # structure of (args, kwargs)
     constants: list[Any]  # the leaves of (args, kwargs), with `TENSOR` for each tensor
-    written: list[bool]  # a flag per tensor
+    written: list[bool]  # a flag per tensor, True if the call writes to it
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
@@ -85,7 +87,7 @@ class NodeCall(NamedTuple):
 
 
 TENSOR = object()
-#: The calls of all graphs, by their names in the graphs.
+#: The name of a call in a graph -> the call, for all graphs.
 _calls: dict[str, NodeCall] = {}
 _library = torch.library.Library("islices", "FRAGMENT")
 
@@ -98,10 +100,10 @@ class Node:
     function : callable
         The function that runs.
     form : callable
-        A function of the same arguments that returns the result, with a `New` for each tensor that is not an
-        argument. If it raises, the call runs in eager code.
+        A function of the same arguments that returns the result, with a `New` for each tensor that is not an argument.
+        If `form` raises, the call runs in eager code.
     writes : sequence of int
-        The positions of the arguments whose tensors change in place; there is then no result.
+        The positions of the arguments whose tensors change in place. A function that writes has no result.
     """
 
     def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
@@ -112,7 +114,7 @@ class Node:
         torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result in a graph that is being made."""
+        """Add the call to the graph that is being made, and return its result there."""
         args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
@@ -149,7 +151,7 @@ class Node:
 
 
 def _filled(form: Any, made: Iterator[Tensor]) -> Any:
-    """Return a form with tensors in place of each `New`, and of None."""
+    """Return a form with the next tensor in place of each `New`, and a tensor of dtype `ABSENT` in place of None."""
     absent = torch.empty(0, dtype=ABSENT)
     return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
 
@@ -159,7 +161,7 @@ def _is_nothing(x: Any) -> bool:
 
 
 def _parts(tree: Any) -> Iterator[Any]:
-    """Yield the parts of a tree's leaves. Slices always have four parts."""
+    """Yield the parts of a tree's leaves. Slices always have four parts, and other leaves have one."""
     for leaf in flatten(tree):
         yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
 
@@ -170,14 +172,14 @@ def _apart(s: IndexedSlices) -> tuple[Any, ...]:
 
 
 def _known(x: Any) -> Any:
-    """Return a number as a constant of this graph if torch would make it dynamic. Another number makes another
-    graph."""
+    """Convert a number that torch would make dynamic to a constant of the graph. torch then makes another graph for
+    another number."""
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
 def _registered(call: NodeCall) -> str:
-    """Return the name of a call, which identifies the form of its result, because graphs are stored on disk by their
-    text."""
+    """Store a call, and return its name in graphs. The name identifies the form of the result, because torch stores
+    graphs on disk by their text."""
     text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0
     while _calls.setdefault(name := f"{call.name} {text} {number}", call) != call:
         number += 1
@@ -185,9 +187,9 @@ def _registered(call: NodeCall) -> str:
 
 
 def _own(x: Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> Tensor:
-    """Return a tensor of the result in memory that the arguments do not share.
+    """Return a part of the result as a tensor in memory that the arguments do not share.
 
-    A factor may be None if nothing was clipped; its tensor is 1.
+    If nothing was clipped, the factor may be None; the tensor then contains 1.
     """
     if not isinstance(x, Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
@@ -209,13 +211,13 @@ def _held(leaf: Any) -> Tensor:
 
 
 def _values(leaf: Any) -> New:
-    """Return the form of new values for a leaf."""
+    """Return the form of a leaf's new values."""
     held = _held(leaf)
     return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf with other values."""
+    """Return the form of a leaf that has new values."""
     new: Any = _values(leaf)
     if not isinstance(leaf, IndexedSlices):
         return new
@@ -223,7 +225,7 @@ def _alike(leaf: Any) -> Any:
 
 
 def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
-    """Return the form of a leaf times a factor, with the leaf's values if no other object uses them.
+    """Return the form of a leaf times a factor. The result reuses the leaf's values if no other object uses them.
 
     See `islices.core.slots.times`.
     """
@@ -245,7 +247,7 @@ def _coalesced(leaf: Any) -> Any:
 def _slices(
     B: Any, values: Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
-    """Return the form of count new slices of a dense shape."""
+    """Return the form of new slices with `count` slots and this dense shape."""
     rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
     return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
 
@@ -262,7 +264,7 @@ def _norm(tree: Any) -> New:
 
 
 def _bags(ids: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the shape of the bags of a lookup."""
+    """Return the leading shape of a lookup's result."""
     offsets = options.get("offsets")
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
@@ -301,7 +303,7 @@ def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
-    """Return the gradient of a table for several lookups in turn."""
+    """Return the gradient of a table that several lookups read."""
     found = []
     for upstream, ids, options in reads:
         recorder = _Replayed(upstream)
@@ -312,7 +314,7 @@ def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 class _Replayed:
-    """A recorder for a lookup whose upstream is known, which reads nothing."""
+    """A recorder for a lookup whose upstream gradient is already known, so no row is read."""
 
     used: LookedUp
 

@@ -1,10 +1,10 @@
 """Run compiled kernels in torch's threads.
 
-After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY
-is PASSIVE. With separate threads for kernels, they would take a core from every kernel that follows. So kernels that
-the main thread calls run in the team of its operations, which is available at once. Every other thread has a separate
-team, which may not exist yet, so there the pool of `islices.kernels.threads` runs the kernels. May import: `torch`,
-`islices.kernels.threads`.
+After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
+PASSIVE. If kernels had separate threads, the spinning threads would occupy cores that the kernels need. So kernels that
+the main thread calls run in the OpenMP threads (the team) of the main thread's operations, which are available at once.
+Every other Python thread has a separate team, which may not exist yet. Kernels that such a thread calls run in the pool
+of `islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _entry() -> Any:
-    """Return GOMP_parallel as torch's libraries find it (Intel's and LLVM's OpenMP have it too), or None."""
+    """Return the function GOMP_parallel that torch's libraries call, or None. Intel's and LLVM's OpenMP have it too."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    for name in (None, str(library)):  # libraries loaded for the whole process come first, as for torch
+    for name in (None, str(library)):  # None searches the whole process first, as torch's libraries do
         try:
             entry = ctypes.CDLL(name).GOMP_parallel
-        except (OSError, AttributeError, TypeError):  # TypeError: on Windows there is no None
+        except (OSError, AttributeError, TypeError):  # TypeError: Windows rejects the name None
             continue
         entry.argtypes, entry.restype = (_Work, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
         return entry
@@ -41,7 +41,7 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return whether the caller's kernels run in the team."""
+    """Return True if the kernels that this thread calls run in the team."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
@@ -50,9 +50,9 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
     """Run work() in at most this many of the team's threads, including the caller; return False if nothing has run."""
     if not serves():
         return False
-    team = torch.get_num_threads()  # another number would end threads, or start some
+    team = torch.get_num_threads()  # another number would end or start threads of the team
     tickets = itertools.count()
-    # without memory, a call from C or an append may fail, so the result has its place beforehand
+    # if memory is short, a call from C or an append may fail, so the list has its element from the start
     result: list[BaseException | None] = [MemoryError("no thread could begin its part of a kernel's work")]
     failed: list[BaseException | None] = [None]
 
@@ -72,7 +72,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def _after_fork() -> None:
-    """Give up the team in a forked child, where its threads are missing and a call would never return."""
+    """Stop using the team in a forked child. The team's threads are missing there, and a call would never return."""
     share(None)
 
 

@@ -1,4 +1,4 @@
-"""Record the steps of a torch training for `islices.parity`, by hooks of model and optimizer.
+"""Record the steps of a torch training for `islices.parity`, with hooks on the model and the optimizer.
 
 May import: `torch`, the core, `islices.backends.torch.optim`.
 """
@@ -17,8 +17,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder of an unchanged training loop, with batch, outputs, gradients before and after clipping, tables and
-    state.
+    """A recorder for an unchanged training loop. It records the batch, outputs, gradients before and after clipping,
+    tables and state.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ class TorchRecorder(Recorder):
     Raises
     ------
     TypeError, ValueError
-        model or optimizer is invalid, or the model lacks a parameter of the optimizer.
+        `model` or `optimizer` is invalid, or the model lacks a parameter of the optimizer.
 
     Notes
     -----
     Each `optimizer.step()` ends a step. The batch and outputs are the arguments and results of all model calls in a
-    step that record gradients. The gradient is recorded after backward and again when the optimizer begins; if the two
-    differ, the gradient was clipped. Hooks do not see the loss: call ``recorder.add(loss=loss)``. Under `GradScaler`
-    the gradients are those of the scaled loss. SPEC clause 23.
+    step that record gradients. The gradient is recorded after the backward pass, and again when the optimizer begins
+    its step. If the two differ, the gradient was clipped. Hooks do not see the loss: call ``recorder.add(loss=loss)``.
+    Under `GradScaler` the gradients are those of the scaled loss. SPEC clause 23.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Compute row-sparse gradients of functions of plain tensors, whose reads of rows get torch's sparse gradient.
+"""Compute row-sparse gradients of functions of plain tensors: each read of rows gets torch's sparse gradient.
 
-torch only has a sparse gradient for embedding(sparse=True). `RowReads` is a mode that turns each read of whole rows of
-a marked tensor into that call. torch differentiates other uses densely, and adds both. May import: `numpy`, `torch`,
-the core, this folder.
+torch only has a sparse gradient for embedding(sparse=True). The mode `RowReads` turns each read of whole rows of a
+marked tensor into that call. torch differentiates other uses densely, and adds both gradients. May import: `numpy`,
+`torch`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def differentiate_rows(
             "derivatives is an islices.Table among the arguments"
         )
     leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
-    tables: dict[int, Tensor] = {}  # by leaf: fn gets this tensor in place of the leaf
+    tables: dict[int, Tensor] = {}  # number of a leaf -> the tensor that fn gets in place of the leaf
     ids: set[int] = set()
     others: dict[int, str] = {}
     reads = RowReads(lambda x: id(x) in ids, others)
@@ -77,10 +77,10 @@ def differentiate_rows(
 
 
 class RowReads(TorchFunctionMode):
-    """A mode in which reads of rows of some tensors get torch's sparse gradient; is_table selects the tensors.
+    """A mode in which reads of rows of some tensors get torch's sparse gradient. `is_table` selects the tensors.
 
-    Rows of a tensor's copy in another floating dtype are read from the tensor and then cast. others gets the first
-    other use of each table, by its id.
+    If a table was cast to another floating dtype, rows of the copy are read from the table and then cast. `others` maps
+    the id of a table to the table's first use other than by rows.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
@@ -131,7 +131,7 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
 def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a lookup of torch.nn.functional with a sparse gradient."""
+    """Return a function that calls a lookup of torch.nn.functional with sparse=True."""
     signature = inspect.signature(func)
 
     def read(*args: Any, **kwargs: Any) -> Any:

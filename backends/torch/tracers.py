@@ -1,8 +1,9 @@
 """Detect torch's transforms, modes and tracers around a call, such as torch.func, fake tensors, torch.jit.trace and
 make_fx.
 
-Where one of them is active, NumPy's view of a tensor is no longer just its memory. A transform wraps the tensors that
-it sees, and a tracer treats values read from its inputs as constants. May import: `torch`.
+If one of them is active, the memory of a tensor does not tell everything about the tensor, so NumPy must not compute on
+it. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs as constants. May
+import: `torch`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 _C: Any = torch._C
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 _included = _C._dispatch_tls_local_include_set
-#: The bits of all dispatch keys except those that are included in ordinary eager code.
+#: The bits of all dispatch keys that are not set in ordinary eager code.
 UNUSUAL = ~(
     _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr()
     | _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView).raw_repr()
@@ -28,27 +29,27 @@ UNUSUAL = ~(
 
 
 def at_work() -> bool:
-    """Return whether a transform, a mode or a tracer sees the operations of this thread."""
+    """Return True if a transform, a mode or a tracer sees the operations of this thread."""
     return bool(_included().raw_repr() & UNUSUAL)
 
 
 def in_forward_mode() -> bool:
-    """Return whether tensors may have tangents, because the thread is within forward_ad.dual_level."""
+    """Return True if the thread is within forward_ad.dual_level, so that tensors may have tangents."""
     return forward_ad._current_level >= 0
 
 
 def has_tangent(x: torch.Tensor) -> bool:
-    """Return whether forward-mode differentiation tracks x."""
+    """Return True if x has a tangent of forward-mode differentiation."""
     return in_forward_mode() and forward_ad.unpack_dual(x).tangent is not None
 
 
 def plain_eager() -> bool:
-    """Return whether an operation of this thread only computes values, and perhaps records a gradient."""
+    """Return True if an operation of this thread only computes values and perhaps records a gradient."""
     return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
 
 
 def in_functorch() -> bool:
-    """Return whether a transform of torch.func runs."""
+    """Return True if a transform of torch.func is running."""
     return _C._functorch.peek_interpreter_stack() is not None
 
 
@@ -74,9 +75,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return whether the contents of x are still unknown.
+    """Return True if the values of x are not known yet.
 
-    Dynamo reads `in_graphs.is_traced` instead, because torch.compiler.is_compiling() answers for all threads.
+    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() could not tell, because
+    it answers for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
@@ -85,6 +87,6 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Disable all transforms and modes, so that a tensor is its memory."""
+    """Disable all transforms and modes within the context, so that operations only see a tensor's memory."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

@@ -6,16 +6,17 @@ per part: arrays, memory, rows, gradients, and methods for the conformance suite
 this folder. May import: `islices.backend`.
 
 How to read the contracts
-    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ -
-    *`` and unary minus on them. Division, square root and comparison are primitives, since frameworks do not agree on
-    them. A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses
-    arrays only, since a compiler may narrow a Python number next to them. A dtype is its NumPy name ("float32",
-    "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array
-    whose device (and nothing else) the result shares. A method under ``@optional`` may be left out; the mark
-    describes the effect.
+    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
+    and unary minus on them. Division, square root and comparison are primitives, since frameworks do not agree on them.
+    A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays
+    only, since a compiler may narrow a Python number next to them. A dtype is its NumPy name ("float32", "bfloat16",
+    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on
+    the device of ``like`` and has nothing else in common with it. An adapter may leave out a method under
+    ``@optional``; the mark describes the effect.
 
 Stages
-    1. The methods without a mark: arrays, and their conversion to the host and back. They suffice for mode host.
+    1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode
+       host.
     2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
     3. The framework's operations: every method under ``@primitive``. In mode host the host replaces a missing method;
        in mode framework the suite lists it as missing.
@@ -112,8 +113,8 @@ __all__ = [
     "view_span",
 ]
 
-#: Version of this protocol. It grows when a primitive is added or its contract changes. An adapter states the version
-#: that it was written for, and the registry raises for any other.
+#: The version of this protocol. The number grows when a primitive is added or a primitive's contract changes. An
+#: adapter states the version for which it was written, and the registry raises for any other version.
 PROTOCOL = 3
 
 
@@ -129,7 +130,7 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     pip : str
         The command that installs it, for error messages.
     protocol : int
-        The version of this protocol that the adapter was written for.
+        The version of this protocol for which the adapter was written.
 
     Notes
     -----
@@ -156,7 +157,7 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
         return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
     def is_array(self, x: object) -> bool:
-        """Return whether x is a dense array of this framework (a variable or parameter counts)."""
+        """Return True if x is a dense array of this framework; variables and parameters count."""
         raise self._missing("is_array")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from islices.backend.contract import FLOATS, Array, Host, Part, Shape, optional, primitive
 
-#: The arrays that a loop changes.
+#: The state of a loop: the arrays that the loop's body replaces.
 LoopState = tuple[Array, ...]
 
 
@@ -27,8 +27,8 @@ class Arrays(Part):
     host_only : bool
         True if the framework's operations are the host's (NumPy).
     memory_error : str
-        A text in the framework's error for missing CPU memory, which then becomes a MemoryError. Empty if the
-        framework raises MemoryError.
+        A text that the framework's error contains if CPU memory runs out. The core turns such an error into a
+        MemoryError. Empty if the framework raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
@@ -37,22 +37,23 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        """Return the NumPy name of x's dtype: any dtype of the framework, legal in islices or not."""
+        """Return the NumPy name of x's dtype, for any dtype of the framework, also one that islices does not accept."""
         raise self._missing("dtype")
 
     @optional("`x.shape` has it")
     def shape(self, x: Array) -> Shape:
-        """Return the shape; None for a dimension unknown while tracing. Raise ValueError for unknown rank."""
+        """Return the shape of x, with None for a dimension that is unknown while tracing. Raise ValueError if the rank
+        is unknown."""
         return tuple(x.shape)
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
-        """Return whether x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
+        """Return True if x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
         return False
 
     @optional("no gradient is recorded")
     def records_gradient(self, x: Array) -> bool:
-        """Return whether the framework is recording operations on x for differentiation right now."""
+        """Return True if the framework is recording operations on x for differentiation right now."""
         return False
 
     # ------------------------------------------------------------------ in and out
@@ -60,47 +61,49 @@ class Arrays(Part):
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype that the framework cannot hold, and IndexError for such an index.
+        Raise TypeError for a dtype that the framework cannot store, and IndexError for an index that it cannot store.
 
-        bfloat16 is given as an array with a dtype of that name (ml_dtypes) or as uint16. The conversion never narrows
-        silently. int64 that the framework would store as int32 is range-checked (IndexError names the position).
-        float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has
-        (text, objects) may be held or may raise. The core raises for a result with such a dtype.
+        A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
+        narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
+        position of one that does not fit. If the framework cannot store float64, TypeError names the setting that
+        allows it. For dtypes that no gradient has (text, objects) the method may return an array or raise. The core
+        raises for a result with such a dtype.
         """
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
         copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")
         return self.from_host(copy, like)  # type: ignore[attr-defined]  # of `Memory`
 
     def to_numpy(self, x: Array) -> Host:
-        """Return x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
+        """Return x as a NumPy array, from any device, with bfloat16 as uint16. The array may be a copy or share
+        memory."""
         raise self._missing("to_numpy")
 
     @optional("`asarray` does it")
     def scalar(self, x: Host, like: Array) -> Array:
-        """Return a 0-d array of the framework with the value of x, a 0-d NumPy float (float32 or float64)."""
+        """Return a 0-d array of the framework with the value of x; x is a 0-d NumPy float32 or float64."""
         return self.asarray(x, like)
 
     # ------------------------------------------------------------------ where the arithmetic runs
     @optional("the primitives need no context")
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context for the primitives below, with wide types on and zero-size arrays legal.
+        """Return a context in which the methods below run: 64-bit types are on, and arrays of size zero are legal.
 
-        Norms are computed in float64 for all values. A framework with float64 switched off turns it on here. A
-        framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise self.lacks("astype",
-        "it has no float64")``. Then the host computes norms and their clips if `host_view` shows the memory; they are
-        unsupported in mode framework.
+        Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
+        on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does
+        ``raise self.lacks("astype", "it has no float64")``. Then the host computes norms and clips by norm if
+        `host_view` returns a view; in mode framework they are unsupported.
         """
         return contextlib.nullcontext()
 
     # ------------------------------------------------------------------ elementwise, and along an axis
     @primitive
     def astype(self, x: Array, dtype: str) -> Array:
-        """Return x converted, rounded to nearest even. Values that overflow become infinite."""
+        """Return x converted to a dtype, rounded to nearest even. Values that overflow become infinite."""
         raise NotImplementedError
 
     @primitive
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
-        """Return x with another shape; at most one dimension may be None (unknown while tracing)."""
+        """Return x reshaped to a shape; at most one dimension may be None (unknown while tracing)."""
         raise NotImplementedError
 
     @primitive
@@ -110,25 +113,26 @@ class Arrays(Part):
 
     @optional("`zeros` does it")
     def zeros_like(self, x: Array) -> Array:
-        """Return zeros of x's shape and dtype, for any values of x."""
+        """Return zeros of x's shape and dtype, even if x contains infinities or NaN."""
         return self.zeros(self.shape(x), self.dtype(x), x)  # type: ignore[arg-type]
 
     @primitive
     def concat(self, arrays: Sequence[Array]) -> Array:
-        """Return the arrays joined along axis 0. There is at least one array, and all have one dtype."""
+        """Return the arrays concatenated along axis 0. There is at least one array, and all arrays have the same
+        dtype."""
         raise NotImplementedError
 
     @primitive
     def take(self, x: Array, positions: Array) -> Array:
-        """Return x[positions] along axis 0; positions are in range, of any integer dtype."""
+        """Return x[positions] along axis 0. All positions are in range; they may have any integer dtype."""
         raise NotImplementedError
 
     @primitive
     def where(self, mask: Array, a: Array, b: Array) -> Array:
-        """Return a where mask holds, else b. A NaN in the branch that is not selected has no effect.
+        """Return a where mask is True, else b. A NaN in the branch that is not selected has no effect.
 
-        It broadcasts; a or b may be a Python float. The gradient selects too: the other branch gets zeros, even if
-        the incoming gradient is infinite or NaN. A framework that multiplies by the mask would give NaN, and needs
+        Arguments broadcast; a or b may be a Python float. The gradient selects too: the other branch gets zeros, even
+        if the incoming gradient is infinite or NaN. A framework that multiplies by the mask would give NaN, and needs
         `where` with a custom gradient.
 
         The core passes arguments at which the derivative of the other branch is finite. In most frameworks zero times
@@ -176,7 +180,7 @@ class Arrays(Part):
 
     @optional("a * b")
     def round_product(self, a: Array, b: Array | float) -> Array:
-        """Return a * b, rounded before further use. It must never become part of a fused multiply-add."""
+        """Return a * b, rounded before further use. The product must never become part of a fused multiply-add."""
         return a * b
 
     @primitive
@@ -194,24 +198,25 @@ class Arrays(Part):
 
     @primitive
     def row_amax(self, x: Array) -> Array:
-        """Return the largest |x| of each row of a float x (k, m), shape (k,). It is NaN if the row holds NaN, and 0
-        if m is 0."""
+        """Return the largest |x| of each row of a float x (k, m), shape (k,). The result is NaN for a row with NaN, and
+        0 if m is 0."""
         raise NotImplementedError
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """Return the sum of each row of a float32 or float64 x (k, m) in its type, in any order, shape (k,).
+        """Return the sum of each row of x (k, m), shape (k,). x is float32 or float64, and so are the sums; they may be
+        added in any order.
 
-        It is 0 if m is 0.
+        A sum is 0 if m is 0.
         """
         raise NotImplementedError
 
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
     def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
-        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere, and return state.
+        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` is True anywhere, and return `state`.
 
-        Override this if traced code does not know values.
+        Override this method if values are unknown in traced code.
         """
         while self.to_numpy(condition(*state)).any():
             state = body(*state)
@@ -219,9 +224,9 @@ class Arrays(Part):
 
     @optional("NumPy does it, on the host")
     def largest(self, x: Array, k: int) -> Array:
-        """Return the positions of the min(k, n) largest of x, ascending, as integers of shape (min(k, n),).
+        """Return the positions of the min(k, n) largest numbers of x, ascending, as integers of shape (min(k, n),).
 
-        x is float64 of shape (n,) without NaN. Of equal numbers the first ones count as larger.
+        x is float64 of shape (n,) without NaN. Among equal numbers the first ones count as larger.
         """
         order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
         return self.asarray(np.sort(order), x)
@@ -233,15 +238,15 @@ class Arrays(Part):
 
     @optional("`reshape` does it")
     def as_column(self, x: Array, like: Array) -> Array:
-        """Return x, of like's leading shape, with axes of length 1 appended up to like's rank: (k,) as (k, 1, ...)."""
+        """Return x with axes of length 1 appended, so that x has the rank of `like`: (k,) becomes (k, 1, ...)."""
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
     @optional("a slice does it")
     def columns(self, x: Array, start: int, stop: int) -> Array:
-        """Return x[:, start:stop] of x with two axes; sums of columns are not reordered.
+        """Return x[:, start:stop] for x with two axes. A compiler must not reorder sums of such columns.
 
-        Override this if arrays have no slices.
+        Override this method if arrays cannot be sliced.
         """
         return x[:, start:stop]
 
@@ -249,7 +254,7 @@ class Arrays(Part):
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
         """Return values multiplied ("mul") or divided ("div") by scalars in order, with each step rounded.
 
-        16-bit floats are computed in float32 and rounded to 16 bits once at the end.
+        For 16-bit floats the steps are computed in float32, and the result is rounded to 16 bits once.
         """
         out = self.widen(values)
         for name, c in steps:

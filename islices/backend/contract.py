@@ -1,4 +1,5 @@
-"""Marks of contracts: optional methods, and primitives declared as missing. May import: `numpy`."""
+"""Marks for methods of the contract: optional methods, primitives, and primitives declared as missing. May import:
+`numpy`."""
 
 from __future__ import annotations
 
@@ -13,26 +14,26 @@ import numpy as np
 Array = Any
 #: An array in the host's memory.
 Host: TypeAlias = np.ndarray[Any, Any]
-#: A shape; a dimension is None where a trace does not know it.
+#: A shape; a dimension is None if a trace does not know it.
 Shape: TypeAlias = tuple[int | None, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")
-#: dtypes of indices, ids and row numbers: a separate constant from those of values, though equal today
+#: the dtypes that indices, ids and row numbers may have
 INDICES = ("int32", "int64")
-#: their names in errors
+#: these dtypes as error messages list them
 INDEX_NAMES = " or ".join(INDICES)
-#: the reason for a primitive that mode framework needs and an adapter does not have yet
+#: the reason that an adapter declares for a primitive that mode framework needs and that is not written yet
 TO_DO = "to be written"
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def optional(without: str) -> Callable[[_Method], _Method]:
-    """Mark a method that an adapter may leave out, with the effect of its absence.
+    """Mark a method that an adapter may leave out; `without` describes the effect of leaving it out.
 
-    The mark is the method's attribute ``optional`` and the last paragraph of its docstring. A method without a mark is
-    a primitive that every adapter needs.
+    The mark is stored as the method's attribute ``optional`` and as the last paragraph of the method's docstring. A
+    method without a mark is a primitive that every adapter needs.
 
     Examples
     --------
@@ -52,9 +53,9 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 
 
 def primitive(method: _Method) -> _Method:
-    """Mark a method that the framework computes in mode framework.
+    """Mark a method that the framework itself computes in mode framework.
 
-    In mode host the host replaces a method that an adapter does not supply; in mode framework the suite lists it as
+    In mode host, NumPy replaces such a method if an adapter lacks it; in mode framework the suite lists the method as
     missing.
 
     Examples
@@ -76,18 +77,20 @@ class Part:
     """The common base of the parts of `Backend`."""
 
     name: ClassVar[str]
-    #: (primitive, *args, **static) -> the host's result; set by `islices.core.modes`, which imports this module
+    #: a function (primitive, *args, **static) -> the host's result. `islices.core.modes`, which imports this module,
+    #: sets the attribute
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
-        """Return the error of a method that every adapter needs. The suite counts it as a failure unless it is
-        declared."""
+        """Return the error for a required method that an adapter lacks. The suite counts the error as a failure unless
+        the adapter declares the method."""
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:
-        """Return the error that a primitive raises for a case it cannot compute, as if declared by `not_implemented`.
+        """Return the error that a primitive raises for a case that it cannot compute. The suite treats the case as if
+        `not_implemented` declared it.
 
-        Users read the reason.
+        The message shows the reason to users.
         """
         return declared(self.name, primitive, reason)
 
@@ -95,12 +98,12 @@ class Part:
 def declared(name: str, primitive: str, reason: str) -> NotImplementedError:
     """Return the error of a primitive that is declared as missing."""
     error = NotImplementedError(f"{name}: {primitive}: {reason}")
-    error.primitive = primitive  # type: ignore[attr-defined]  # marks a declaration
+    error.primitive = primitive  # type: ignore[attr-defined]  # the attribute marks the error as declared
     return error
 
 
 def not_implemented(reason: str) -> Any:
-    """Declare a primitive that a backend cannot supply, with the reason that its users will read.
+    """Declare that a backend cannot supply a primitive, with a reason that the error shows to users.
 
     Parameters
     ----------
@@ -110,8 +113,8 @@ def not_implemented(reason: str) -> Any:
     Returns
     -------
     descriptor
-        For the class body of a `Backend`; calling it raises NotImplementedError. The suite counts a case that ends in
-        one as unsupported (SPEC, Outcomes of the suite).
+        A value to assign in the class body of a `Backend`. Calling the primitive then raises NotImplementedError, and
+        the suite counts the case as unsupported (SPEC, Outcomes of the suite).
 
     Examples
     --------

@@ -15,16 +15,18 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """The source of a table's rows: its weights, and the recorder of the differentiation it takes part in.
+    """The source of a table's rows: the table's weights, and the recorder of the differentiation that the table is part
+    of.
 
-    A recorder is an object of the adapter, made by `Backend.differentiate`. Its method ``lookup(weights, ids, extras,
-    static)`` returns the rows of ids, (*ids.shape, *row_shape), with zeros for out-of-range ids (traced only). It
-    stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's `LookedUp`. ids may have any
-    shape, including (). An optional method ``bags(weights, ids, extras, static, read)`` does the same for bags: it
-    returns and differentiates ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an
-    array that is differentiated: products with it are `ProductUse`s, anything else is a `WholeUse`. An adapter may give
-    a recorder to every traced table if its operations mean nothing outside of a differentiation (JAX). The recorder's
-    attribute ``everywhere`` is True then. `TapeRecorder` is a base class for frameworks with a tape.
+    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method
+    ``lookup(weights, ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code
+    an id may be out of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static
+    (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
+    ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates
+    ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an array that is
+    differentiated. A product with that array becomes a `ProductUse`, and any other use of it a `WholeUse`. If a
+    recorder has no effect outside of a differentiation, as in JAX, the adapter may give one to every traced table. The
+    recorder's attribute ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -32,18 +34,18 @@ class Source(NamedTuple):
 
     @property
     def watched(self) -> bool:
-        """True if the table takes part in a differentiation, as far as that is known."""
+        """True if the table has a recorder of a differentiation, and not one that every traced table has."""
         return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
 class LookedUp(NamedTuple):
-    """One lookup in a table and the gradient that arrived at its rows, or its bags."""
+    """One lookup in a table, and the gradient of the rows or bags that it returned."""
 
-    upstream: Array  # (*ids.shape, *row_shape), of bags as they were read; zeros if the loss does not depend on them
+    upstream: Array  # (*ids.shape, *row_shape), or the shape of the bags; zeros if the loss does not depend on them
     ids: Array
     extras: tuple[Array, ...]
     static: Any
-    #: the loops ("scan") and mapped axes ("vmap") whose axes lead ids, outermost first
+    #: the loops ("scan") and mapped axes ("vmap") that have added leading axes to ids, outermost first
     axes: tuple[str, ...] = ()
 
 
@@ -51,18 +53,19 @@ class LookedUp(NamedTuple):
 class LayerUse:
     """One call of a stock embedding layer within `Backend.capture`; ``upstream`` is set by the backward pass."""
 
-    layer: str  # the layer's name in the model, as its framework spells it
-    ids: Array  # as the layer got them, integers
+    layer: str  # the layer's name in the model, as the framework spells it
+    ids: Array  # the integers that the layer got
     num_rows: int
-    upstream: Array | None = None  # the gradient of the layer's output, summed if more than one backward pass came
+    upstream: Array | None = None  # the gradient of the layer's output, summed over backward passes
     padding_idx: int | None = None
     scale_by_freq: bool = False
     # bags
     combiner: str | None = None
-    offsets: Array | None = None  # starts of the bags in 1-D ids; without a combiner, of the samples
-    weights: Array | None = None  # of ids' shape
-    rows: Array | None = None  # the looked-up rows, (n, *row_shape), without gradient: where combiner is "max"
-    #: returns an object while a backward pass may still set upstream, else None; not given where that is unknown
+    offsets: Array | None = None  # the starts of bags in 1-D ids; without a combiner, the starts of samples
+    weights: Array | None = None  # has the shape of ids
+    rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
+    #: a function that returns an object while a backward pass may still set upstream, else None; no function if that is
+    #: unknown
     awaited: Callable[[], object] | None = None
 
 
@@ -70,11 +73,11 @@ class LayerUse:
 class ProductUse:
     """One use of a captured weight as an output layer, x @ weights.T; ``upstream`` is set by the backward pass."""
 
-    layer: str  # the embedding layer whose weights they are
+    layer: str  # the name of the embedding layer that has the weights
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
-    axes: tuple[str, ...] = ()  # as in `LookedUp`: if there are any, the samples may not be the first axis
-    awaited: Callable[[], object] | None = None  # as in `LayerUse`
+    axes: tuple[str, ...] = ()  # see `LookedUp`; if there are axes, the first axis may not be that of the samples
+    awaited: Callable[[], object] | None = None  # see `LayerUse`
 
 
 class WholeUse(NamedTuple):
@@ -91,14 +94,15 @@ class OtherUse:
     subject: str
 
 
-#: A function of weights and ids to looked-up rows, or bags of them.
+#: A function of weights and ids that returns looked-up rows, or bags of rows.
 Reader = Callable[[Array, Array], Array]
 
 
 class TapeRecorder:
-    """A base of the recorders of a framework with a tape: the lookups in one table during a differentiation.
+    """A base class of recorders for a framework with a tape. A recorder stores the lookups in one table during a
+    differentiation.
 
-    A subclass overrides `bags`, which appends to ``found`` the rows that the tape watches, with ids, extras and static.
+    A subclass overrides `bags`. That method appends (rows that the tape watches, ids, extras, static) to ``found``.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -106,15 +110,15 @@ class TapeRecorder:
         self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        """Return the rows of ids; see `Source`."""
+        """Return the rows with these ids; see `Source`."""
         return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
-        """Return ``read(weights, ids)`` as the tape watches it; see `Source`."""
+        """Return ``read(weights, ids)``, watched by the tape; see `Source`."""
         raise NotImplementedError
 
     def looked_up(self, upstreams: Iterator[Array]) -> list[LookedUp]:
-        """Return the lookups with their gradients, the next ones of an iterator."""
+        """Return the lookups with their gradients, which are the next items of `upstreams`."""
         return [LookedUp(next(upstreams), *use) for _, *use in self.found]
 
 
@@ -122,15 +126,15 @@ class TapeRecorder:
 Use = LayerUse | ProductUse | OtherUse
 #: A use of a differentiated table.
 TableUse = LookedUp | ProductUse | WholeUse
-#: A function of a list of dense arrays and a list of sources to (loss, anything else).
+#: A function of a list of dense arrays and a list of sources that returns (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 #: The result of `Gradients.differentiate`: (loss, aux, gradients, lookups).
 Differentiated = tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]
-#: A function of variables and data to a loss of shape (1,).
+#: A function of variables and data that returns a loss of shape (1,).
 SampleLoss = Callable[[list[Array], list[Array]], Array]
-#: A function of (arrays, upstream) to the gradient of each of the arrays.
+#: A function of (arrays, upstream) that returns the gradient of each array.
 Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
-#: A function of (value, arrays, upstream) to the gradient of each of the arrays, for a known value.
+#: A function of (value, arrays, upstream) that returns the gradient of each array, for a known value.
 GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
@@ -140,25 +144,25 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
     def stop_gradient(self, x: Array) -> Array:
-        """Return x as a constant to differentiation, with the same memory."""
+        """Return x as an array that differentiation treats as a constant; both share memory."""
         return x
 
     @optional("no gradient is recorded")
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        """Return the function ``forward(*arrays)`` with the given gradient.
+        """Return a function that computes ``forward(*arrays)`` and has `backward` as its gradient.
 
-        ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those without one
-        (integers). Neither function is recorded, unless the framework computes a second derivative.
+        ``backward(arrays, upstream)`` returns one gradient per array, None for an array that has no gradient
+        (integers). Operations of both functions are not recorded, unless the framework computes a second derivative.
         """
         return forward
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        """Return value as a function of the arrays with the given gradient. It was computed from the arrays as
-        constants.
+        """Return `value` as a function of the arrays that has `backward` as its gradient. The value was computed from
+        the arrays as constants.
 
-        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream.
-        Override this if the framework has forward-mode derivatives.
+        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
+        this method if the framework has forward-mode derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -171,21 +175,22 @@ class Gradients(Arrays):
     def differentiate(self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
         """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
-        fn is called with the variables as the framework differentiates them, and with sources of the same weights and a
-        recorder of this differentiation. gradients has a dense array for each variable (zeros where the loss does not
-        depend on it). lookups has, for each source, its `LookedUp` in order. No table-sized array is allocated: the
-        framework differentiates with respect to the rows that the recorder returned. A source may already have a
-        recorder of an outer differentiation. Then rows are read through it, so that second derivatives are right, or
-        this raises NotImplementedError. A recorder used where its gradient would be wrong (a loop body, a graph traced
-        separately) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them.
-        The sum of a vector is differentiated, and the vector is returned.
+        `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
+        a recorder of this differentiation. `gradients` has a dense array for each variable (zeros if the loss does not
+        depend on the variable). `lookups` has, for each source, a `LookedUp` per lookup, in order. No table-sized array
+        is allocated: the framework differentiates with respect to the rows that the recorder returned. A source may
+        already have a recorder of an outer differentiation. Then the outer recorder reads the rows, so that second
+        derivatives are right, or the method raises NotImplementedError. A recorder used where its gradient would be
+        wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
+        floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
+        returned.
 
-        A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns and computes their
-        gradients after fn. A framework that differentiates functions (JAX) first traces fn without a gradient, so that
-        each lookup's shape and dtype are known. Then it differentiates, with auxiliary results, a function of the
-        variables and of one array of zeros for each lookup. This function is the traced one, with the zeros added to
-        the rows. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary
-        results too: no other value that fn makes may leave the trace.
+        A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
+        their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
+        gradient, so that each lookup's shape and dtype are known. Then it differentiates a function of the variables
+        and of one array of zeros for each lookup. That function is the traced one, with the zeros added to the rows.
+        The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results of
+        that function: no other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
@@ -193,12 +198,12 @@ class Gradients(Arrays):
     def differentiate_rows(
         self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
     ) -> tuple[Array, Any, Any]:
-        """Return (loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
+        """Return (loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where `tree` contains plain arrays.
 
-        gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
-        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto" or
-        "always" as a string. If fn reads a marked leaf other than by rows, this raises TypeError; with a string the
-        leaf stays dense. fn has checked the loss.
+        `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
+        float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
+        leaves, or the string "auto" or "always". If `fn` reads a marked leaf other than by rows, the method raises
+        TypeError; with a string the leaf's gradient is dense instead. `fn` has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",
@@ -208,16 +213,17 @@ class Gradients(Arrays):
 
     @optional("no per-sample gradients of dense variables")
     def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
-        """Return for each variable the gradients (B, *shape) of a loss per sample, by the framework's vmap.
+        """Return for each variable the gradients (B, *shape) of the loss of each of B samples, computed with the
+        framework's vmap.
 
-        The loss of b < B is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).
+        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).
         """
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
     @optional("fn as it is")
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return fn as the framework runs the user's code, rewritten if a compiler such as autograph rewrites
-        Python."""
+        """Return `fn` in the form in which the framework runs users' code: rewritten, if a compiler such as autograph
+        rewrites Python."""
         return fn
 
     @optional("there is no such container")
@@ -230,17 +236,18 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ models
     @optional("there are no models")
     def is_model(self, x: object) -> bool:
-        """Return whether x is a model of this framework, with embedding layers that `capture` can hook."""
+        """Return True if x is a model of this framework whose embedding layers `capture` can hook."""
         return False
 
     @optional("no `capture`")
     def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
-        """Return a context in which each call of a stock embedding layer of model appends a `LayerUse` to uses.
+        """Return a context in which each call of a stock embedding layer of `model` appends a `LayerUse` to `uses`.
 
-        The backward pass sets its upstream. The context yields the layers' weights by name, weights that several layers
-        share by the first name. If a stock output layer shares them, its calls append a `ProductUse`. Any other
-        operation through which a gradient reaches them appends an `OtherUse`. The model is restored, also after an
-        exception; its weights and results are the same. Layers that cannot be hooked raise TypeError, with the reason.
+        The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with weights
+        that several layers share under the first name. If a stock output layer shares the weights, a call of that layer
+        appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
+        The model is restored when the context ends, also after an exception; weights and results do not change.
+        TypeError names a layer that cannot be hooked, and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")
 

@@ -11,24 +11,24 @@ from typing import Any, NamedTuple
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, Host, Shape, optional
 
-#: Views to write through, and the arrays that hold the written values: the result of `Memory.writable`.
+#: The result of `Memory.writable`: views to write through, and the arrays that contain the written values afterwards.
 Opened = tuple[list[Host], list[Array]]
 
 
 class Look(NamedTuple):
-    """The facts of the arrays of a call that the core needs first: the result of `Backend.look`, one item per array."""
+    """The facts about the arrays of a call that the core needs first, one item per array. `Backend.look` returns it."""
 
     dtypes: list[str]
     shapes: list[Shape]
     traced: list[bool]
-    #: `Backend.host_view` of each; None where one has none, is traced, or has its gradient recorded
+    #: `Backend.host_view` of each array; None if an array has no view, is traced, or has its gradient recorded
     views: list[Host] | None
-    #: `Backend.memory_span` of each, where it was found as well
+    #: `Backend.memory_span` of each array, if the adapter found it at the same time
     spans: list[tuple[int, int]] | None = None
 
 
 def view_span(view: Host) -> tuple[int, int]:
-    """Return `Backend.memory_span` of a NumPy array."""
+    """Return the span of a NumPy array's memory, as `Backend.memory_span` defines it."""
     start = view.__array_interface__["data"][0]
     if view.flags.c_contiguous:
         return start, start + view.nbytes
@@ -39,9 +39,9 @@ def view_span(view: Host) -> tuple[int, int]:
 
 
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
-    """Return whether elements of an array may share memory. step is an element's size in the unit of strides.
+    """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if some dimension steps into the reach of a smaller one but hits gaps. No array has such
+    The result is also True if the elements of one dimension lie in gaps between those of another. No array has such
     strides in practice.
     """
     if 0 in shape:
@@ -59,18 +59,18 @@ class Memory(Arrays):
 
     # ------------------------------------------------------------------ the host's
     def host_view(self, x: Array) -> Host | None:
-        """Return a NumPy view of x's memory, with bfloat16 as uint16, or None if x is not plain CPU memory.
+        """Return a NumPy view of x's memory, with bfloat16 as uint16. Return None if x is not in plain CPU memory.
 
         The core never writes through the view.
         """
         raise self._missing("host_view")
 
     def from_host(self, array: Host, like: Array) -> Array:
-        """Return the framework's array over a NumPy array that islices made and no longer uses. uint16 means
-        bfloat16.
+        """Return an array of the framework with the values of a NumPy array that islices made and no longer uses.
+        uint16 means bfloat16.
 
-        It shares the memory if the framework allows this. Read-only or unaligned input is copied. like is None only
-        if the default `asarray` calls this without an array: the result may then be on any device.
+        The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
+        only None if the default `asarray` calls this method without a `like`: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -78,8 +78,8 @@ class Memory(Arrays):
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         """Return `dtype`, `shape`, `is_traced` and `host_view` of each array.
 
-        If views is False there are no views, since a view may have to wait for the computation of its array. Override
-        this only with a faster implementation: every call starts with it.
+        If `views` is False there are no views, because a view may have to wait until its array is computed. Override
+        this method only with a faster implementation, because every call of the library starts with it.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []
@@ -93,57 +93,60 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Return x of shape (1, m) in pieces along axis 1 that suit the caches, or [x] if pieces have no advantage."""
+        """Return x of shape (1, m) in pieces along axis 1 that fit into the caches, or [x] if pieces have no
+        advantage."""
         return [x]
 
     # ------------------------------------------------------------------ tables
     @optional("tables are new arrays")
     def in_place(self, x: Array) -> bool:
-        """Return whether `set_rows` writes into x itself. Raise ValueError if it cannot write into x."""
+        """Return True if `set_rows` writes into x itself. Raise ValueError if x must not be written, for example
+        because its elements share memory."""
         return False
 
     @optional("`host_view` answers it")
     def memory_span(self, x: Array) -> tuple[int, int] | None:
-        """Return the addresses of the first byte of x's elements and of the byte after the last.
+        """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two are equal if x is empty. The core uses them for arrays that change in place or may be donated. Any
-        numbers will do if two references to one array give the same ones. Return None if nothing is known; the core
-        then compares identities.
+        The two are equal if x is empty. The core compares them for arrays that change in place or may be donated. Other
+        numbers are allowed if two references to the same array have the same numbers. Return None if nothing is known;
+        the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
 
     @optional("`writable` opens them")
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        """Return `look` at arrays to be written, with views that may be written through after `mark_written`.
+        """Return the result of `look` for arrays to be written, with views that may be written through after
+        `mark_written`.
 
-        Return None if one of them is not a concrete array that changes in place. Also return None if its memory is
-        not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and
+        Return None if an array is not concrete or does not change in place. Also return None if the memory of an array
+        is not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and
         `writable`. This call changes nothing.
         """
         return None
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Report to autograd and similar observers that arrays of `plain_tables` are written now."""
+        """Tell autograd and similar observers that the arrays passed to `plain_tables` are being written."""
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:
-        """Return a view for `writable` of a concrete array that changes in place, or None if its memory is not
+        """Return a view, for `writable`, of a concrete array that changes in place, or None if the memory is not
         writable."""
         return None
 
     @optional("`writable_view` of each array does it")
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
-        """Return (views, results) for concrete arrays that the host will write into, or None if the memory is not
+        """Return (views, results) for concrete arrays that the host will write to, or None if the memory is not
         writable.
 
-        The views hold the arrays' values, bfloat16 as uint16, with the arrays' strides. They may be written through
-        until they are dropped, which happens before anyone reads the results. The results hold the written values.
-        Arrays that change in place are results themselves, as after the framework's update: values read earlier stay,
-        and autograd notices. Other results are new arrays over copied memory, or over the memory of donated arrays,
-        which are then gone. The core has called `in_place` for each array, and no two share memory. None stands for
-        all arrays, and nothing has changed then.
+        The views have the arrays' values, bfloat16 as uint16, and the arrays' strides. The core writes through the
+        views and drops them before anyone reads the results. The results have the written values. For an array that
+        changes in place, the result is the array itself, as after an update by the framework: values read earlier stay,
+        and autograd notices the change. Any other result is a new array over copied memory, or over the memory of a
+        donated array, which can no longer be used. The core has called `in_place` for each array, and no two arrays
+        share memory. If the result is None, no array has changed.
         """
         views: list[Any] = [self.writable_view(x) for x in arrays]
         if any(view is None for view in views):
@@ -153,13 +156,15 @@ class Memory(Arrays):
 
     @optional("x as it is")
     def variable(self, x: Array, like: Array) -> Array:
-        """Return x, which has no other owner, as an object that changes in place if like does (a tf.Variable)."""
+        """Return x as an object that changes in place if `like` does, such as a tf.Variable. No other object uses the
+        memory of x."""
         return x
 
     @optional("`variable` does it")
     def made_like(self, x: Array, like: Array) -> Array:
-        """Return x, which has no other owner, as an object of like's type: a parameter or a variable.
+        """Return x as an object of the type of `like`, such as a parameter or a variable. No other object uses the
+        memory of x.
 
-        The result is trainable if like is.
+        The result is trainable if `like` is trainable.
         """
         return self.variable(x, like)

@@ -1,4 +1,4 @@
-"""Rows: the framework's sparse objects, indices, sums of slices, tables.
+"""Primitives for rows: the framework's sparse objects, indices, sums of slices, tables.
 
 May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
 """
@@ -16,23 +16,23 @@ from islices.backend.memory import Look
 
 
 class NativeParts(NamedTuple):
-    """The parts of a framework's sparse object, extracted without computations of the framework.
+    """The parts of a framework's sparse object. The framework computes nothing to extract them.
 
-    `Backend.from_native` returns it; the core validates it by SPEC clauses 1 and 2.
+    `Backend.from_native` returns an instance; the core checks it by SPEC clauses 1 and 2.
 
     Parameters
     ----------
     values : array, shape (n, *row_shape)
     indices : array, shape (n,)
     dense_shape : tuple of int
-        (rows, *row_shape); rows may be None for unknown.
+        (rows, *row_shape); rows is None if the number is unknown.
     coalesced : bool
-        The object's claim that its indices are strictly ascending.
+        True if the object claims that its indices are strictly ascending.
     padded : bool
         True if the index ``rows`` marks empty slots.
     look : Look, optional
-        `Backend.look` at values and indices, if the adapter has it. With views, and for a backend that is
-        `native_of_views`, indices may be None; the array is made from the view when it is read.
+        The result of `Backend.look` for values and indices, if the adapter has computed it. If there are views and the
+        backend sets `native_of_views`, indices may be None; the core makes the array from the view on first use.
 
     Examples
     --------
@@ -53,33 +53,34 @@ class NativeParts(NamedTuple):
 class RaggedParts(NamedTuple):
     """The parts of a framework's array of rows that differ in length, as `Backend.take_ragged` returns them.
 
-    Rows may be nested: the innermost ones are bags, the outermost ones samples.
+    Rows may be nested: the innermost rows are bags, and the outermost rows are samples.
     """
 
-    kind: str  # the framework's name of it
-    values: Array  # (n, ...): the numbers of all rows, one after the other
-    segments: Array  # (n,) integers: the innermost row of each
+    kind: str  # the framework's name of such an array
+    values: Array  # (n, ...): the numbers of all rows, concatenated
+    segments: Array  # (n,) integers: the innermost row of each number
     bags: Array  # an array with one entry per innermost row
-    samples: Array  # (n,) integers: the outermost row of each
+    samples: Array  # (n,) integers: the outermost row of each number
     batch: Array  # an array with one entry per outermost row
-    structure: tuple[Array, ...]  # integers that are equal if the rows have the same structure
-    #: from rows (n, ..., *row_shape), one per number, to the same structure of rows; None if there is none
+    structure: tuple[Array, ...]  # integers that are equal for arrays whose rows have the same structure
+    #: a function from rows (n, ..., *row_shape), one per number, to a ragged array of rows with the same structure;
+    #: None if the framework has no such array
     with_rows: Callable[[Array], Any] | None
-    #: from bags (innermost rows, *row_shape) to the structure of bags
+    #: a function from one entry per bag, (bags, *row_shape), to an array with the structure of the bags
     with_bags: Callable[[Array], Any]
 
 
 class Slots(NamedTuple):
     """The slots of a gradient before anything is computed on them.
 
-    Slot k is for row indices[k], and holds ``values[positions[k]] * factor``, rounded to values' dtype.
+    Slot k belongs to row indices[k], and contains ``values[positions[k]] * factor``, rounded to the dtype of values.
     """
 
     values: Array  # (m, *row_shape)
-    indices: Array | None = None  # (n,) int32 or int64; None for a dense array: all numbers of values
+    indices: Array | None = None  # (n,) int32 or int64; None for a dense array, whose numbers are all in values
     rows: int | None = None  # the number of rows
-    positions: Array | None = None  # (n,) int32 or int64; None: slot k has position k
-    factor: Array | None = None  # (1,) of the widened dtype of values; None: 1
+    positions: Array | None = None  # (n,) int32 or int64; None if slot k has position k
+    factor: Array | None = None  # (1,) of the widened dtype of values; None means 1
 
 
 class RowPrimitives(Arrays):
@@ -90,15 +91,15 @@ class RowPrimitives(Arrays):
     native_name : str
         The framework's name for its row-sparse object, for messages; empty if it has none.
     native_float_dtypes : tuple of str
-        The floating dtypes that the native sparse type can hold.
+        The floating dtypes that the native sparse type supports.
     native_needs_coalesced : bool
         True if `to_native` accepts only coalesced slices (the core coalesces first).
     native_of_views : bool
         True if `to_native` also accepts indices as a NumPy array.
     sentinel_padding : bool
-        True if traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
+        True if traced code cannot drop slots, so that `select` gives them the sentinel index instead.
     whole_floats : bool
-        True if the framework's layers accept ids and masks as whole numbers in floats (MXNet).
+        True if the framework's layers accept ids and masks that are floats with whole numbers (MXNet).
     """
 
     native_name: ClassVar[str] = ""
@@ -111,7 +112,7 @@ class RowPrimitives(Arrays):
     # ------------------------------------------------------------------ the framework's sparse form
     @optional("there is no row-sparse type")
     def is_native(self, x: object) -> bool:
-        """Return whether x is this framework's row-sparse object."""
+        """Return True if x is a row-sparse object of this framework."""
         return False
 
     @optional("there is no row-sparse type")
@@ -134,25 +135,25 @@ class RowPrimitives(Arrays):
         padded: bool,
         like: Any = None,
     ) -> Any:
-        """Build the native sparse object. ``like``, if given, is the native object that the result was computed from.
+        """Build a native sparse object. ``like``, if given, is the native object from which the slices were computed.
 
-        Slots of padded slices have been dropped already unless `sentinel_padding`.
+        Empty slots of padded slices have been dropped already, unless the backend sets `sentinel_padding`.
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
     @optional("there is no ragged type")
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
-        """Return the parts of the framework's ragged array, of any dtype, or None for anything else.
+        """Return the parts of a ragged array of the framework, of any dtype, or None for any other object.
 
-        Raise ValueError for an array that does not consist of rows of numbers, and TypeError if the caller should
-        pass another form. Both name the argument.
+        Raise ValueError for an array that does not consist of rows of numbers. Raise TypeError if the caller should
+        pass the data in another form. Both errors name the argument.
         """
         return None
 
     # ------------------------------------------------------------------ indices
     @primitive
     def equal(self, x: Array, value: int | Array) -> Array:
-        """Return the mask of integers equal to value, an int or an array that broadcasts."""
+        """Return the mask of the integers that are equal to `value`, an int or an array that broadcasts."""
         raise NotImplementedError
 
     @primitive
@@ -167,44 +168,47 @@ class RowPrimitives(Arrays):
 
     @primitive
     def isin(self, indices: Array, rows: Array) -> Array:
-        """Return the mask of the indices that occur in rows (1-D integers, any order, duplicates allowed)."""
+        """Return the mask of the indices that occur in `rows` (1-D integers, in any order, duplicates allowed)."""
         raise NotImplementedError
 
     @primitive
     def arange(self, x: Array) -> Array:
-        """Return 0, 1, ... up to the length of x along axis 0, as int32 or int64, shape (n,)."""
+        """Return 0, 1, ..., n - 1 as int32 or int64, shape (n,), where n is the length of x along axis 0."""
         raise NotImplementedError
 
     @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        """Return the place of each 1-D query in the ascending 1-D integers ``ordered``, as `numpy.searchsorted` does.
+        """Return the position of each 1-D query in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
+        does.
 
-        The side is "right" or "left"; the result is int32 or int64, of queries' shape. Both arrays may be empty.
+        If `right` is True the side is "right", else "left". The result is int32 or int64, with the shape of `queries`.
+        Both arrays may be empty.
         """
         raise NotImplementedError
 
     @primitive
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return the slots where the mask keep holds, in order.
+        """Return the slots for which the mask `keep` is True, in order.
 
-        With `sentinel_padding` and traced arrays, no slot can be dropped: the others get index ``rows`` and values of
-        zero.
+        With `sentinel_padding` and traced arrays no slot can be dropped, so all other slots get the index ``rows`` and
+        zeros as values.
         """
         raise NotImplementedError
 
     @primitive
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (ids, inverse): the distinct indices ascending, in their dtype, and for each slot its place in ids.
+        """Return (ids, inverse): the distinct indices, ascending, in their dtype, and for each slot the position of its
+        index in ids.
 
-        In traced code with static shapes there are as many ids as slots, filled up with ``rows`` at the end.
+        In traced code with static shapes there are as many ids as slots; spare ids at the end are ``rows``.
         """
         raise NotImplementedError
 
     @optional("`concat` does it")
     def running_sum(self, x: Array) -> Array:
-        """Return the sums of the first 1, 2, ... of 1-D integers, in their dtype.
+        """Return the running sums of 1-D integers, in their dtype: item k is the sum of the first k + 1 integers.
 
-        Override this if traced shapes are dynamic.
+        Override this method if traced shapes are dynamic.
         """
         (n,) = self.shape(x)
         assert n is not None, "shapes are known here"
@@ -220,35 +224,36 @@ class RowPrimitives(Arrays):
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         """Return out[s] = the sum of values[k] over segments[k] == s, added left to right in order of k.
 
-        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. count is None
-        only where traced shapes are dynamic.
+        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. `count` is only
+        None if traced shapes are dynamic.
         """
         raise NotImplementedError
 
     @primitive
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        """Return out[s] = the largest values[k] over segments[k] == s, elementwise; NaN if one is.
+        """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of them is NaN.
 
-        The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment holds -inf, or
-        the smallest integer. If ``least`` is given, for traced floats that are NaN or at least ``least``, it holds
-        ``least``, and no -inf occurs. No gradient is needed.
+        The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then traced floats that
+        are NaN or at least ``least``, and no -inf occurs. No gradient is needed.
         """
         raise NotImplementedError
 
     @primitive
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        """Return a dense array of zeros with the rows at unique, ascending ids set to values, bit for bit.
+        """Return a dense array of zeros in which the rows at `ids` have the bits of `values`. `ids` are unique and
+        ascending.
 
-        Out-of-range ids, possible in traced code only, set nothing.
+        An id out of range, which only traced code may have, sets no row.
         """
         raise NotImplementedError
 
     @primitive
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
-        """Return a new array: dense with values added to the rows at unique ids. Ids are in range, or are dropped
-        while traced.
+        """Return a copy of `dense` with values added to the rows at `ids`. `ids` are unique and in range; in traced
+        code ids out of range are ignored.
 
-        dense and values have the same dtype; 16-bit sums are formed in float32 and rounded once.
+        dense and values have the same dtype; 16-bit sums are computed in float32 and rounded once.
         """
         raise NotImplementedError
 
@@ -257,28 +262,28 @@ class RowPrimitives(Arrays):
         """Return rows[s] multiplied (op "mul") or divided ("div") by values[k] for each segments[k] == s, in order of
         k.
 
-        The arrays are traced, of 32 or 64 bits; segments out of range change nothing. Only adapters that trace need
-        it.
+        The arrays are traced, of 32 or 64 bits; segments out of range change nothing. Only adapters with traced code
+        need this method.
         """
         raise self.lacks("fold_rows")
 
     # ------------------------------------------------------------------ tables
     @optional("a copy of the table is written")
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
-        """Return the table with the rows at ids (unique, in any order) set to values.
+        """Return the table with the rows at `ids` set to values. `ids` are unique, in any order.
 
-        Ids out of range, possible in traced code only, set nothing. If the framework's arrays can change, the table
-        changes in place and is the result. Otherwise the result is a new array, which replaces a donated table.
-        Gradients are not recorded.
+        An id out of range, which only traced code may have, sets no row. If the framework's arrays can change, the
+        table changes in place and is the result. Otherwise the result is a new array, which may reuse the memory of a
+        donated table. Gradients are not recorded.
         """
         return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 
     @optional("the rows are read, summed and set")
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        """Return a concrete table of 32 or 64 bits with values added to its rows at ids, in order.
+        """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        ids are in range and may have duplicates. The table is written as by `set_rows`. Return None if reading,
-        summing and setting the rows is as fast.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if it is as fast to
+        read the rows, add, and set the rows.
         """
         return None
 
@@ -291,11 +296,11 @@ class RowPrimitives(Arrays):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        """Return, in traced code, the tables after an optimizer's step by a compiled kernel.
+        """Return the tables after an optimizer's step that a compiled kernel takes in traced code.
 
-        Return None if no kernel can be called. The tables are the weights, then the state's arrays; formula is an
-        `islices.optim.formulas.Formula`. Indices out of range are not rows. ``otherwise(slots, numbers, *tables)``
-        does the same by the framework's operations.
+        Return None if no kernel can be called. The tables are the weights, then the arrays of the state; `formula` is
+        an `islices.optim.formulas.Formula`. Slots with indices out of range are ignored.
+        ``otherwise(slots, numbers, *tables)`` computes the same with the framework's operations.
         """
         return None
 
@@ -303,10 +308,10 @@ class RowPrimitives(Arrays):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
-        """Return, in traced code, the float64 norm (1,) of order 1 or 2 of all leaves, by a compiled kernel.
+        """Return the float64 norm (1,) of order 1 or 2 of all leaves, computed by a compiled kernel in traced code.
 
-        Duplicates are summed first; indices out of range are not rows. No leaf has a factor. Return None if no kernel
-        can be called. ``otherwise(leaves)`` does the same by the framework's operations.
+        Duplicates are summed first; slots with indices out of range are ignored. No leaf has a factor. Return None if
+        no kernel can be called. ``otherwise(leaves)`` computes the same with the framework's operations.
         """
         return None
 
@@ -320,11 +325,12 @@ class RowPrimitives(Arrays):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        """Return, in traced code, the sums of the table's rows at ids (n,) by segment, by a compiled kernel.
+        """Return the sums by segment of the table's rows at ids (n,), computed by a compiled kernel in traced code.
 
-        There is one sum per element of bags, left to right, without members that are out of range or whose keep
-        (int32) is 0. Return None if no kernel can be called. ``otherwise(table, ids, segments, bags, keep)`` does the
-        same without a kernel, and has the gradient.
+        There is one sum per element of `bags`, added left to right. Members that are out of range, or whose `keep`
+        (int32) is 0, are left out. Return None if no kernel can be called.
+        ``otherwise(table, ids, segments, bags, keep)`` computes the same without a kernel, and the framework
+        differentiates it.
         """
         return None
 
@@ -333,7 +339,7 @@ class RowPrimitives(Arrays):
     def read_rows(self, table: Array, ids: Array) -> Array:
         """Return table[ids], shape (*ids.shape, *row_shape).
 
-        Ids out of range, possible in traced code only, read as zeros.
+        An id out of range, which only traced code may have, returns zeros.
         """
         rows = self.shape(table)[0]
         if not self.is_traced(ids):
@@ -346,16 +352,17 @@ class RowPrimitives(Arrays):
 
     @optional("`unique` and `segment_sum` do it")
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (sums, ids) by `unique` and `segment_sum`. Override this if one pass can do both."""
+        """Return (sums, ids), computed with `unique` and `segment_sum`. Override this method if one pass can do
+        both."""
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
 
     @optional("`sum_duplicates` does it")
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        """Return (sums, ids) by `sum_duplicates`, with sums of values' dtype. 16-bit floats are summed in float32 and
-        rounded once.
+        """Return (sums, ids), computed with `sum_duplicates`; sums have the dtype of values. 16-bit floats are summed
+        in float32 and rounded once.
 
-        If loose is True, slots with indices out of range are left out.
+        If `loose` is True, slots with indices out of range are left out.
         """
         if loose:
             values, indices = self.select(values, indices, self.in_range(indices, rows), rows)
@@ -364,6 +371,6 @@ class RowPrimitives(Arrays):
 
     @optional("`sum_rows` and `scatter_rows` do it")
     def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
-        """Return zeros of a shape with the sums of `sum_rows` in their rows."""
+        """Return a dense array of this shape, which has the sums of `sum_rows` in their rows and zeros elsewhere."""
         sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
         return self.scatter_rows(sums, ids, shape)

@@ -19,9 +19,9 @@ class ForTheSuite(Arrays):
     Attributes
     ----------
     own_calls : str
-        For a plug-in: the name of its module of framework calls, with which the suite makes real gradients
-        (docs/adapter_author.md lists them). Optional. Without it: cases that need the framework's layers are
-        unsupported.
+        Only for plug-ins, and optional: the name of a module with calls of the framework. The suite makes real
+        gradients with these calls, which docs/adapter_author.md lists. If a plug-in has no such module, cases that need
+        the framework's layers are unsupported.
     """
 
     own_calls: ClassVar[str] = ""
@@ -39,7 +39,8 @@ class ForTheSuite(Arrays):
 
     @optional("host and framework, and traced where there is a `trace`")
     def modes(self) -> list[str]:
-        """Return the execution modes: "host", "framework" unless they are the same, "traced" with a compiler."""
+        """Return the execution modes: "host"; "framework", unless that is the same as "host"; and "traced", if there is
+        a compiler."""
         modes = ["host"] if self.host_only else ["host", "framework"]
         return modes if type(self).trace is ForTheSuite.trace else [*modes, "traced"]
 

@@ -1,7 +1,7 @@
-"""Sparse gradients over many ranks: all-reduce, row-sharded tables. SPEC clauses 25 and 26.
+"""Sparse gradients over many ranks: all-reduce and row-sharded tables. SPEC clauses 25 and 26.
 
-An engine (torch.distributed, MPI, JAX, TensorFlow) moves the bytes between ranks. Its adapter is ``collectives.py`` in
-its folder under backends/. Importing this package imports no engine.
+An engine (torch.distributed, MPI, JAX, TensorFlow) moves the bytes between ranks. The adapter of an engine is
+``collectives.py`` in the engine's folder under backends/. Importing this package imports no engine.
 """
 
 from islices.distributed.engines import get_group

@@ -1,8 +1,9 @@
-"""Preflight: before anything is moved, ranks verify that their arguments match.
+"""Preflight: before any data are sent, ranks check that their arguments match.
 
-It takes one small collective in the normal case. If a rank has failed, or has other arguments, a second collective
-sends the details to all ranks. A failed rank raises its error, and the others raise a `RankError` with its number. If
-arguments differ, all ranks raise the same ValueError. So no rank waits for one that does not come. SPEC clause 25.
+Preflight normally needs one small collective. If a rank has failed, or if arguments differ, a second collective sends
+the details to all ranks. A failed rank raises its error, and all other ranks raise a `RankError` with the number of the
+failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that does not come.
+SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from islices.backend import Host
 from islices.distributed.group import Group, RankError
 
 T = TypeVar("T")
-#: Values that must be the same on every rank, in JSON, by the names that users know.
+#: Name -> JSON value, for values that must be the same on every rank. The names are those that users know.
 Facts: TypeAlias = Mapping[str, Any]
-#: One rank's part of a call: the result, the values that must be the same on every rank, the numbers for all ranks.
+#: One rank's part of a call: the result, the values that must be the same on every rank, and the numbers to send to all
+#: ranks.
 Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
-#: Says that it is this protocol that arrived, in this version.
+#: The first number of a message. It identifies the protocol and its version.
 MAGIC = 0x15C1CE500000001
-#: Numbers in the first message: magic, whether all is well, half a digest each, how many counts, how long the text.
+#: The count of fixed numbers in the first message: MAGIC, a flag for an error, two halves of a digest, the number of
+#: counts, the length of the text.
 FIXED = 6
-#: The number of counts within the header; more counts take a second message.
+#: The number of counts that fit into the first message; more counts need a second message.
 WITHIN = 26
-#: Characters of a rank's description in messages.
+#: The most characters of a rank's error that messages show.
 LONGEST = 200
 
 
 class Agreement(NamedTuple):
-    """The ranks' messages: the counts of each, and the facts of each (None where all are the same)."""
+    """The messages of all ranks: the counts of each rank, and the facts of each rank (None if all facts are the
+    same)."""
 
     counts: list[Host]
     each: list[Facts] | None
@@ -56,15 +60,15 @@ def agree(
     ----------
     group : Group
     call : str
-        The function, for messages.
+        The name of the called function, for messages.
     facts : mapping of str to JSON values
-        Values that must be the same on every rank, by the names that users know.
+        The values that must be the same on every rank, with the names that users know.
     counts : sequence of int
-        Sent to all ranks; every rank has the same number of counts.
+        Numbers to send to all ranks. Every rank has the same number of counts.
     error : Exception, optional
-        The error of this rank, which is raised at the end.
+        The error of this rank, if there is one; `agree` raises it at the end.
     optional : bool
-        A rank may have null where others have a value; the caller then reads ``each``.
+        True if a rank may have null in place of a value that other ranks have. The caller then reads ``each``.
     free : container of str
         Names whose values may differ between ranks.
 
@@ -73,7 +77,7 @@ def agree(
     RankError
         Another rank has an error.
     ValueError
-        The ranks differ; the same message on every rank.
+        The ranks' values differ. Every rank raises the same message.
     """
     if group.size == 1:
         if error is not None:
@@ -117,9 +121,10 @@ def together(
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Return (result, the agreement) once every rank has prepared its part of a call; if one fails, every rank raises.
+    """Prepare this rank's part of a call, and return (result, the agreement) once every rank has prepared its part. If
+    one rank fails, every rank raises.
 
-    error is an earlier failure of this rank. optional and free are those of `agree`.
+    `error` is an earlier failure of this rank. `optional` and `free` are those of `agree`.
     """
     try:
         if error is not None:
@@ -127,12 +132,13 @@ def together(
         result, facts, counts = prepare()
     except Exception as raised:
         agree(group, call, {}, error=raised)
-        raise  # agree has
+        raise  # `agree` has raised
     return result, agree(group, call, facts, counts, optional=optional, free=free)
 
 
 def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
-    """Serialise this rank's message; if that fails, return the error as well."""
+    """Return this rank's message, which is the facts or the text of the error, and the error. If the facts cannot be
+    serialised, that failure is the error."""
     if error is None:
         try:
             return json.dumps({"call": call, **facts}), None
@@ -140,7 +146,7 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
             error = raised
     try:
         return f"{type(error).__name__}: {error}", error
-    except Exception:  # an error without words
+    except Exception:  # str(error) itself raised
         return type(error).__name__, error
 
 
@@ -170,7 +176,7 @@ def _words(value: Any) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return "rank 3" or "ranks 0 to 6 and 8": shorten runs of numbers."""
+    """Return a text such as "rank 3" or "ranks 0 to 6 and 8", with runs of numbers shortened."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,19 +1,19 @@
 """Find the `Group` that connects an array, or an engine's object, with other ranks.
 
 Engines are found like backends (`islices.core.registry`). Built-in ones are ``islices.backends.NAME.collectives``;
-others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``. It
-is also the name of the module that defines the engine's objects. An engine is used only after that module has been
-imported. The engine serves the framework of its name, and MPI serves every other framework. An entry point leads to a
-module, or an object, with the functions of `Engine`, and optionally
+others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``, and
+also the name of the module that defines the engine's objects. An engine is used only after that module has been
+imported. The engine serves the framework of the same name, and MPI serves every other framework. An entry point refers
+to a module, or an object, with the functions of `Engine` and, optionally, these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
-    Returns the ranks of the program that runs or is being traced; x is the caller's group. Returns None if there is no
-    program. Frameworks need it if their programs run on several ranks.
+    Returns the ranks of the program that runs or is being traced, or None if there is no program. x is the caller's
+    group. A framework whose programs run on several ranks needs this function.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, and `default_group` can start the engine.
 ``start(rank, size, timeout, meeting) -> Group``
-    Joins this process to size - 1 others of this machine. meeting is the path of a file, not yet there, in a folder
-    that they share. The conformance suite needs it to run the engine.
+    Connects this process with size - 1 others on the same machine. meeting is the path of a file that does not exist
+    yet, in a folder that the processes share. The conformance suite needs this function to run the engine.
 
 No engine is imported before its first use.
 """
@@ -40,33 +40,36 @@ ENTRY_POINTS = "islices.engines"
 
 
 class Engine(Protocol):
-    """The attributes of every engine."""
+    """The functions of every engine."""
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
-        """Return the group of all ranks of the running engine; else raise RuntimeError that says how to start it."""
+        """Return the group of all ranks of the engine. If the engine has not been started, raise a RuntimeError that
+        says how to start it."""
 
     @abstractmethod
     def running(self) -> Group | None:
-        """Return the group of all ranks, or None if the engine has not been started; start nothing."""
+        """Return the group of all ranks, or None if the engine has not been started. Do not start the engine."""
 
     @abstractmethod
     def wrap(self, x: Any, timeout: float | None) -> Group | None:
-        """Return the group of an engine's object (a torch ProcessGroup, an mpi4py communicator), None for others."""
+        """Return the group of an object of the engine (a torch ProcessGroup, an mpi4py communicator), or None for any
+        other object."""
 
 
 def list_engines() -> dict[str, str]:
-    """Return {an engine's name: the module that defines its objects}, built-in ones first, without importing them."""
+    """Return {name of an engine: the module that defines the engine's objects}, built-in engines first. Import none of
+    them."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
 def load_engine(name: str) -> Engine:
-    """Load the engine of a name that is in `list_engines`.
+    """Load the engine with a name that `list_engines` returns.
 
     Raises
     ------
     ImportError
-        The engine does not load.
+        The engine cannot be imported.
     TypeError
         The engine does not have every function of `Engine`.
     ValueError
@@ -91,19 +94,20 @@ def engine_of(framework: str) -> str:
 
 
 def get_group(group: Any = None, *, like: Backend | None = None, timeout: float | None = None) -> Group:
-    """Return the group of ranks for an argument ``group=``.
+    """Return the group of ranks that an argument ``group=`` means.
 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
-        An engine's object: a torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, or a tf.distribute
-        strategy of several workers. The name of an engine ("torch", "mpi", "jax", "tensorflow" or an installed one)
-        means all ranks that it connects. None means the only engine that connects several processes. If several do, it
-        means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI for NumPy and MXNet.
+        An engine's own object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, or a
+        tf.distribute strategy of several workers. The name of an engine ("torch", "mpi", "jax", "tensorflow" or an
+        installed one) means all ranks that the engine connects. None means the only engine that connects several
+        processes. If several engines do, None means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI
+        for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to move; NumPy by default.
+        The backend of the arrays to send; NumPy by default.
     timeout : float, optional
-        Seconds to wait for another rank. The default is the engine's; for MPI, which has none, it is 600.
+        Seconds to wait for another rank. The default is that of the engine; for MPI, which has none, it is 600.
 
     Returns
     -------
@@ -112,11 +116,11 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Raises
     ------
     TypeError, ValueError
-        group or timeout is not one of these.
+        `group` or `timeout` is none of the values above.
     RuntimeError
         The engine has not been started; the message says how.
     ModuleNotFoundError
-        The engine is not installed; the message has the pip line.
+        The engine is not installed; the message has the pip command.
 
     Notes
     -----
@@ -150,7 +154,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
 
 
 def _owners(kind: type) -> list[str]:
-    """Return the engines whose module defines a type or one of its base classes."""
+    """Return the names of the engines whose module defines a type or a base class of the type."""
     modules = [f"{base.__module__}." for base in kind.__mro__]
     return [name for name in _imported() if any(m.startswith(f"{list_engines()[name]}.") for m in modules)]
 
@@ -158,9 +162,10 @@ def _owners(kind: type) -> list[str]:
 def find_group(
     group: Any, leaves: Iterable[Any], error: Exception | None = None
 ) -> tuple[Group | ArrayGroup, Exception | None]:
-    """Return the ranks that ``group=`` means for leaves, and this rank's error, if any, which it reports to them.
+    """Return the ranks that ``group=`` means for these leaves, and this rank's error, if any. The caller reports the
+    error to the ranks.
 
-    The ranks are those of the program that runs or is being traced, else a `Group` of processes.
+    The ranks are those of the program that runs or is being traced; if there is none, they are a `Group` of processes.
 
     Parameters
     ----------
@@ -174,7 +179,7 @@ def find_group(
     Raises
     ------
     Exception
-        error, or the error in group, if the other ranks are unknown.
+        `error`, or the error in `group`, if the other ranks are unknown.
     """
     known = [(of, leaf) for leaf in leaves if (of := backend_of(leaf)) is not None]
     B = known[0][0] if known else None
@@ -199,8 +204,7 @@ def find_group(
 
 
 def find_processes(group: Any, B: Backend | None, error: Exception | None = None) -> tuple[Group, Exception | None]:
-    """Find the ranks as `find_group` does, for calls between processes only. B is the backend of the moved arrays, or
-    None."""
+    """Find the ranks as `find_group` does, but only processes. B is the backend of the arrays to send, or None."""
     try:
         return get_group(group, like=B), error
     except Exception as raised:
@@ -211,7 +215,7 @@ def find_processes(group: Any, B: Backend | None, error: Exception | None = None
 
 
 def backend_of(x: Any) -> Backend | None:
-    """Return the framework of an object; None if there is none, and if the object raises."""
+    """Return the backend of an object. Return None if the object belongs to no framework, or raises an error."""
     try:
         return find_backend(x)
     except Exception:  # a later check raises it, and reports it to the other ranks
@@ -219,7 +223,7 @@ def backend_of(x: Any) -> Backend | None:
 
 
 def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
-    """Return (the backend of an argument ``like=``, None) or (None, the error)."""
+    """Return (the backend that an argument ``like=`` means, None) or (None, the error)."""
     try:
         return get_backend(like), None
     except Exception as error:
@@ -231,8 +235,8 @@ def _default_group(framework: str | None, timeout: float | None = None) -> Group
     """Return the group of the only engine that connects several processes. If several engines do, return the group of
     the framework's engine.
 
-    If none does, get the group of the framework's engine, which raises an error with instructions. A framework of None
-    stands for NumPy. SPEC clause 25.
+    If none does, ask the framework's engine for its group; the engine then raises an error with instructions. None for
+    the framework means NumPy. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:
@@ -251,7 +255,7 @@ def _imported() -> list[str]:
 
 
 def _usable() -> Iterator[tuple[str, Engine]]:
-    """Yield the engines whose module has been imported, except engines that do not load."""
+    """Yield (name, engine) for the engines whose module has been imported, except engines that cannot be loaded."""
     for name in _imported():
         try:
             yield name, load_engine(name)
@@ -260,10 +264,10 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return the groups of the engines that connect this process with others, by the engine's name."""
+    """Return {name of an engine: group} for the engines that connect this process with others."""
     groups: dict[str, Group] = {}
     for name, engine in _usable():
-        with contextlib.suppress(ImportError):  # of a framework that is there but does not load
+        with contextlib.suppress(ImportError):  # the framework may be installed, but fail to load
             if (ranks := engine.running()) is not None and ranks.size > 1:
                 groups[name] = ranks
     mpi: Any = load_engine("mpi")

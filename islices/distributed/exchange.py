@@ -1,7 +1,8 @@
-"""Sum leaves that all ranks agree on: on the host, with all leaves of a tree in the same collectives.
+"""Sum leaves over ranks that have agreed on their forms: on the host, with all leaves of a tree in the same
+collectives.
 
-Leaves that go by ranges are cut first. Their parts go to their owners, which sum them. Then the sums, and all gathered
-leaves, go to every rank.
+Leaves that are sent by ranges are cut first. The parts are sent to their owners, and the owners sum them. Then the
+sums, and the leaves that are gathered whole, are sent to every rank.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from islices.distributed.strategy import choose, costs
 
 
 class HostLeaf(NamedTuple):
-    """A leaf as it travels: the elements of a dense array, or the indices and the values of coalesced slices.
+    """A leaf in the form in which ranks send it: the elements of a dense array, or the indices and values of coalesced
+    slices.
 
-    bfloat16 is uint16. rows is the number of the table's rows, or None if unknown.
+    bfloat16 arrays are uint16 here. `rows` is the number of the table's rows, or None if unknown.
     """
 
     columns: Sequence[Host]
@@ -36,11 +38,11 @@ class HostLeaf(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """Return the number of rows, or of elements."""
+        """Return the number of stored rows, or of elements of a dense array."""
         return len(self.columns[0])
 
     def forms(self, n: int) -> list[Form]:
-        """Return the shapes and dtypes of n rows of the leaf."""
+        """Return the shapes and dtypes of the leaf's arrays for n rows."""
         return [((n, *x.shape[1:]), x.dtype) for x in self.columns]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
@@ -48,7 +50,7 @@ class HostLeaf(NamedTuple):
         return HostLeaf([fold_dense([x for (x,) in received])]) if self.dense else fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
-        """Join the ranks' parts of the leaf, and leave received empty."""
+        """Concatenate the ranks' parts of the leaf, and empty `received`."""
         with HOST.scope():
             columns = [HOST.concat(parts) for parts in zip(*received, strict=True)]
         received.clear()
@@ -63,7 +65,7 @@ def sparse_leaf(values: Host, indices: Host, rows: int | None) -> HostLeaf:
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
     """Add the ranks' rows, each [indices, values], in the order of ranks.
 
-    Afterwards received is empty, so that the sums may reuse the memory of its arrays.
+    Afterwards `received` is empty, so that the sums may reuse the memory of the ranks' arrays.
     """
     indices, values = like.joined(received).columns
     values, indices = modes.run("sum_rows", HOST, (values, indices), rows=like.rows, loose=False)
@@ -71,7 +73,7 @@ def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
-    """Add the ranks' blocks in the order of ranks; 16-bit values in float32, rounded once."""
+    """Add the ranks' blocks in the order of ranks. 16-bit values are added in float32, and the sum is rounded once."""
     with HOST.scope():
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
@@ -86,7 +88,7 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     ----------
     group : Group
     leaves : sequence of HostLeaf
-        The same kinds, shapes and dtypes on every rank.
+        The leaves of this rank. Kinds, shapes and dtypes are the same on every rank.
     counts : sequence of int64 arrays
         counts[r][k] is the number of rows that rank r stores of the sparse leaf k.
     strategy : str
@@ -114,10 +116,11 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
 def _to_owners(
     group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
 ) -> tuple[list[HostLeaf], list[list[int]]]:
-    """Send each range to its owner, and sum this rank's range; return the sums and each rank's numbers of rows."""
+    """Send each range to its owner, and sum the range that this rank owns. Return the sums, and how many rows each rank
+    has of each leaf."""
     sparse = not all(leaf.dense for leaf in leaves)
-    mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
-    theirs: Sequence[Host] = [mine[group.rank]] * group.size  # of dense leaves every rank sends as many as this keeps
+    mine = np.stack([np.diff(places) for places in cuts], 1)  # this rank's numbers of rows, (rank, leaf)
+    theirs: Sequence[Host] = [mine[group.rank]] * group.size  # right if all leaves are dense
     if sparse:
         theirs = [
             x for (x,) in exchange_arrays(group, [[row] for row in mine], [[(mine[0].shape, mine.dtype)]] * group.size)
@@ -132,18 +135,19 @@ def _to_owners(
 
 
 def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[list[Form]]:
-    """Return the forms of each rank's arrays, for these numbers of rows of each leaf."""
+    """Return the forms of each rank's arrays, given the numbers of rows of each leaf."""
     return [[form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))] for row in counts]
 
 
 def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
-    """Take the leaf's arrays off the arrays of each rank. Their memory lives as long as the rank's last array."""
+    """Remove and return the leaf's arrays from the lists of each rank's arrays. All arrays of a rank share memory,
+    which lives until the last of them is freed."""
     return [[of_rank.pop(0) for _ in leaf.columns] for of_rank in received]
 
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return {the number of a leaf that goes by ranges: the cuts of this rank's rows, (ranks + 1,)}."""
+    """Return {number of a leaf that is sent by ranges: the cuts of this rank's rows, of shape (ranks + 1,)}."""
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
     found = {k: even_bounds(leaf.stored, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
     sparse = {k: leaves[k].columns[0] for k in found if not leaves[k].dense}
@@ -156,7 +160,7 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """Return the strategy for a leaf, given the ranks' row counts. Assume that half of all rows are distinct."""
+    """Return the fastest strategy for a leaf, given the ranks' numbers of rows, if half of all rows are distinct."""
     ranks, most = len(each), max(each)
     row_bytes = sum(math.prod(x.shape[1:]) * x.itemsize for x in leaf.columns)
     union = most if leaf.dense else min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)

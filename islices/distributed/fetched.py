@@ -1,7 +1,8 @@
-"""The rows that a rank has fetched from a sharded table: their way from the owners, and of their gradient back.
+"""The rows that a rank fetches from a sharded table: how the rows reach the rank, and how their gradient reaches the
+owners.
 
-Ids go out, rows return, gradients go out. Arrays on the way are the host's, bfloat16 as its bits. The ids of a rank are
-distinct and ascending, so one contiguous piece goes to each owner. SPEC clause 26.
+A rank sends ids, gets rows back, and later sends gradients. The arrays that ranks send are host arrays, with bfloat16
+as its bits. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Routes(NamedTuple):
-    """The rows that this rank requested, and those requested from it."""
+    """The rows that this rank requested, and the rows that other ranks requested from it."""
 
-    #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
+    #: where this rank's distinct ids are cut, (ranks + 1,): the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r
     cuts: Host
-    #: the rows that each rank fetches from this one, counted from its first row, ascending
+    #: the rows that each rank fetches from this rank, ascending; this rank's first row counts as 0
     requested: list[Host]
 
 
@@ -44,12 +45,12 @@ class Batch:
     Attributes
     ----------
     table : Table
-        The distinct rows, ascending by row number, in the framework of the sharded table. They are a copy: lookups and
-        derivatives use the values from the time of the fetch.
+        The distinct rows, ascending by row number, in the framework of the sharded table. The rows are a copy: lookups
+        and derivatives use the values from the time of the fetch.
     ids : int array of the shape of the fetched ids
         The positions of the ids in ``table``; a padding id has the position ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
-        The row numbers of these rows in the sharded table.
+        The numbers of the rows of ``table`` in the sharded table.
 
     Notes
     -----
@@ -80,7 +81,7 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Return (values, places) of a gradient of a batch's table, coalesced, without the padding."""
+    """Return (values, places) of the coalesced gradient of a batch's table, without the row of the padding."""
     B, weights, padding = table.backend, table.weights, table.padding_idx
     leaf, _ = accept_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):
@@ -96,7 +97,8 @@ def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
 
 # ---------------------------------------------------------------------- between the ranks
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
-    """Send the ids to their owners, and return the routes. ids: int64, distinct, ascending, cut by bounds at cuts."""
+    """Send the ids to their owners, and return the routes. `ids` are int64, distinct and ascending; the ranks' bounds
+    cut them at `cuts`."""
     dtype = narrow(int(np.diff(bounds).max()), np.int64)
     parts = [[(rows - first).astype(dtype)] for rows, first in zip(np.split(ids, cuts[1:-1]), bounds[:-1], strict=True)]
     got = exchange_arrays(group, parts, [[((n,), dtype)] for n in _counts(group, agreed)])
@@ -106,7 +108,7 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    take(rows) reads rows of this rank's shard for the other ranks.
+    The function `take` reads rows of this rank's shard for the other ranks.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])
@@ -118,8 +120,8 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Ho
 def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host) -> tuple[Host, Host]:
     """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
 
-    values are gradients of this rank's ids at the ascending places. They travel in the order of the fetched rows, after
-    one bit per fetched row, which is set if the row has a gradient.
+    `values` are the gradients of this rank's ids at `places`, which are ascending. Each rank sends one bit per fetched
+    row, set if the row has a gradient. The gradients follow, in the order of the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)
@@ -139,5 +141,5 @@ def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host
 
 
 def _counts(group: Group, agreed: Agreement) -> list[int]:
-    """Return each rank's number of rows for this one, after all have exchanged their counts."""
+    """Return how many rows each rank sends to this rank, from the counts that all ranks have exchanged."""
     return [int(counts[group.rank]) for counts in agreed.counts]

@@ -1,8 +1,8 @@
-"""Group: ranks that an engine connects, as the core sees them.
+"""Define Group, the core's interface to the ranks that an engine connects.
 
-An engine's adapter (``collectives.py`` in its folder under backends/) moves bytes between ranks, by the engine's
-fastest operations. `islices.distributed.packing` defines the bytes, and `strategy` chooses the data to move.
-May import: `numpy`.
+An engine's adapter (``collectives.py`` in the engine's folder under backends/) sends bytes between ranks with the
+engine's fastest operations. The module `packing` of this folder turns arrays into bytes, and `strategy` chooses the
+data to send. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankError(RuntimeError):
-    """The error of a call that cannot finish because another rank failed; this rank has changed nothing.
+    """The error of a call that cannot finish because another rank failed. The call has changed nothing on this rank.
 
     SPEC clause 25.
 
@@ -44,13 +44,13 @@ class RankError(RuntimeError):
 
 
 class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
-    """The error if another rank did not come within the engine's timeout. SPEC clause 25.
+    """The error of a call in which another rank did not take part within the engine's timeout. SPEC clause 25.
 
     Parameters
     ----------
     message : str
     ranks : sequence of int
-        The ranks that did not come; empty if the engine does not report them.
+        The ranks that did not take part; empty if the engine does not report them.
 
     Examples
     --------
@@ -61,7 +61,8 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since `reset`: collectives, and payload bytes this rank sent to and got from others."""
+    """A group's traffic since `reset`: the number of collectives, and the payload bytes that this rank sent to and
+    received from others."""
 
     collectives: int = 0
     sent: int = 0
@@ -73,11 +74,12 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """The processes that compute together, seen from one of them: its number, their count, and their engine.
+    """The processes that compute together, seen from one of them: the process's number, the number of processes, and
+    their engine.
 
-    Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time.
-    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_to_all` and, if it is faster,
-    `_all_gather`. They may raise any error of the engine; `_failure_of` translates it.
+    Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
+    sets ``engine``, `rank` and `size`. It implements the primitive `_all_to_all` and, if that is faster than the
+    default, `_all_gather`. Both may raise any error of the engine; `_failure_of` translates the error.
 
     Parameters
     ----------
@@ -86,7 +88,7 @@ class Group(abc.ABC):
     Attributes
     ----------
     engine : str
-        The engine's name in messages: "torch.distributed (gloo)".
+        The engine's name in messages, such as "torch.distributed (gloo)".
     traffic : Traffic
 
     Notes
@@ -118,24 +120,24 @@ class Group(abc.ABC):
 
     # ------------------------------------------------------------------ implemented by an adapter
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        """Return every rank's data in the order of ranks. lengths[r], known to all, is the length of rank r's data;
-        not all are 0.
+        """Return every rank's data in the order of ranks. All ranks know lengths[r], the length of rank r's data; not
+        all lengths are 0.
 
-        Called with size > 1. The results may share memory with one another, never with anything that changes later.
-        Override this if the engine gathers faster than it exchanges pairs.
+        The size of the group is above 1. The results may share memory with each other, but never with anything that
+        changes later. Override this method if the engine has a gather that is faster than exchanges between pairs.
         """
         return self._all_to_all([data] * self.size, lengths)
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Return each rank's bytes for this one, in the order of ranks. parts[r] goes to rank r; lengths[r] bytes come
-        from rank r. Each may be 0 long. Called with size > 1.
+        """Return the bytes that each rank sends to this one, in the order of ranks. This rank sends parts[r] to rank r,
+        and gets lengths[r] bytes from rank r. Lengths may be 0; the size of the group is above 1.
         """
 
     def _failure_of(self, error: Exception) -> RankError | None:
-        """Return the `RankError` for an engine's error that means that another rank is gone or late, else None.
+        """Return a `RankError` if the engine's error means that another rank is gone or late, else None.
 
-        Other errors are raised unchanged. The group counts as broken after either.
+        Other errors are raised unchanged. After any error the group counts as broken.
         """
         return None
 
@@ -147,7 +149,7 @@ class Group(abc.ABC):
         ----------
         data : uint8 NumPy array, shape (n,)
         lengths : sequence of int, optional
-            The length of each rank's bytes; by default that of this rank's.
+            The length of each rank's bytes. By default all have the length of this rank's bytes.
 
         Returns
         -------
@@ -162,12 +164,12 @@ class Group(abc.ABC):
         return self._moved(self._all_gather, data, sizes, len(data), len(data) * self.size)
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Return each rank's bytes for this one.
+        """Send bytes to each rank, and return the bytes that each rank sends to this one.
 
         Parameters
         ----------
         parts : sequence of uint8 NumPy arrays
-            One for each rank.
+            The bytes for each rank.
         lengths : sequence of int
             The number of bytes that each rank sends to this one.
 
@@ -183,9 +185,10 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a ``with`` block for the collectives of one call; other threads that enter one get RuntimeError.
+        """Return a context for the collectives of one call. Another thread that enters the context meanwhile gets
+        RuntimeError.
 
-        Messages do not identify their thread, so ranks would mix up the messages of two simultaneous calls.
+        Messages do not identify the sender's thread, so ranks would mix up the messages of two simultaneous calls.
         """
         self._check_process()
         lock = self._thread
@@ -200,7 +203,8 @@ class Group(abc.ABC):
             lock.release()
 
     def _check_process(self) -> None:
-        """Raise RuntimeError in a forked process; there, a group of one rank gets a new lock and still works."""
+        """Raise RuntimeError in a forked process, unless the group has one rank. That group gets a new lock and
+        works."""
         if os.getpid() == self._process:
             return
         if self.size > 1:
@@ -212,14 +216,15 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """Return a ``with`` block for collectives that all ranks have agreed on: an error within it breaks the group.
+        """Return a context for collectives that all ranks have agreed to run. An error within the context breaks the
+        group.
 
         The other ranks wait for the rest of the call, and would treat this rank's next message as part of it.
 
         Parameters
         ----------
         call : str
-            For messages.
+            The name of the call, for messages.
         """
         try:
             yield
@@ -229,7 +234,8 @@ class Group(abc.ABC):
             raise
 
     def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
-        """Run a collective of an adapter and count its bytes, of which own stay here; an error breaks the group."""
+        """Run a collective of an adapter, and count the bytes sent and received, without the `own` bytes that stay on
+        this rank. An error breaks the group."""
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost
@@ -244,7 +250,7 @@ class Group(abc.ABC):
                 if found is None:
                     raise
                 raise found from error
-            except BaseException:  # Ctrl-C within a collective: the next messages would not be the expected ones
+            except BaseException:  # also Ctrl-C: after it, messages would arrive in another call
                 self._broken = f"{self.engine}: a call was interrupted"
                 raise
         self.traffic.collectives += 1
@@ -254,7 +260,8 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """The group of one rank, without an engine. It moves nothing and has the results of one process (SPEC clause 25).
+    """The group of a single rank, without an engine. Nothing is sent, and calls return the results of one process (SPEC
+    clause 25).
 
     Examples
     --------
@@ -276,7 +283,7 @@ class Alone(Group):
 class ArrayGroup(abc.ABC):
     """The ranks within one program (a mapped axis, a replica context).
 
-    Their collectives take the framework's arrays, including traced ones, and are part of the program.
+    The collectives accept the framework's arrays, including traced ones, and are part of the program.
 
     Attributes
     ----------
@@ -293,13 +300,14 @@ class ArrayGroup(abc.ABC):
 
     @abc.abstractmethod
     def all_gather(self, x: Any) -> Any:
-        """Return the ranks' arrays, joined along axis 0 in the order of ranks.
+        """Return the ranks' arrays, concatenated along axis 0 in the order of ranks.
 
         Static shapes are the same on every rank; otherwise the first dimension may differ.
         """
 
     def all_to_all(self, x: Any) -> Any:
-        """Send block r of x to rank r; return the blocks for this rank, joined along axis 0 in the order of ranks.
+        """Send block r of x to rank r. Return the blocks for this rank, concatenated along axis 0 in the order of
+        ranks.
 
         x has the shape (size * k, ...), and its blocks have k rows.
         """

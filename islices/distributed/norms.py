@@ -1,13 +1,14 @@
-"""One norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
+"""Compute one norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If compiled kernels run on every rank, each rank sends the exact sum of its terms, a kilobyte, and all add these sums.
+If compiled kernels run on every rank, each rank sends the exact sum of its terms, which is a kilobyte. Every rank adds
+these sums.
 
-Otherwise a norm is a sum whose terms are cut at bits that follow from the largest term and the number of terms
-(`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first the ranks learn the
-largest and the number of all terms. In the second each rank sends the sums of its terms' parts. All of these sums are
-exact except the last and smallest. So the result does not depend on the number of ranks, or on which rank has which
-leaf. If the result is still undecided, every `DIGIT` further bits take one more collective. All ranks see the same
-numbers, so all of them take it. SPEC clause 25.
+Otherwise the terms of a norm are cut into parts at certain bits. The largest term and the number of terms determine
+these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first, the ranks
+exchange their largest term and their number of terms. In the second, each rank sends the sums of its terms' parts. All
+of these sums are exact except the last and smallest. So the result does not depend on the number of ranks, or on which
+rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more collective. All ranks
+see the same numbers, so all ranks make the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from islices.norms.norm import (
 class RankLeaves(NamedTuple):
     """A rank's part of the gradient."""
 
-    leaves: list[Leaf | None]  # of the tree, in order
-    own: list[Any]  # adopted leaves, those that only this rank has
-    shared: list[Any]  # and those that every rank has
+    leaves: list[Leaf | None]  # the leaves of the tree, in order
+    own: list[Any]  # the checked leaves that only this rank has
+    shared: list[Any]  # the checked leaves that every rank has
     facts: Facts  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
@@ -62,21 +63,21 @@ class RankLeaves(NamedTuple):
         return [leaf.accepted for leaf in self.leaves if leaf is not None]
 
 
-#: A rank's numbers, float64 arrays of shape (1,).
+#: The numbers that a rank sends: float64 arrays of shape (1,).
 Numbers = list[Array]
-#: A function that returns all ranks' numbers, in the order of ranks. Its arguments are the values that must be the same
-#: on every rank, and a function for this rank's numbers.
+#: A function that returns all ranks' numbers, in the order of ranks. Its arguments are the backend, the values that
+#: must be the same on every rank, and a function that computes this rank's numbers.
 Tell = Callable[[Backend, Facts, Callable[[], Numbers]], list[Numbers]]
 
 
 class Question(NamedTuple):
-    """The arguments of a norm over ranks."""
+    """The arguments of one norm over ranks."""
 
     tree: Any
     replicated: Any = False
     ord: float = 2.0
     raw: bool = False
-    #: Values that must be the same on every rank, by the names that users know.
+    #: Name -> value, for values that must be the same on every rank. The names are those that users know.
     facts: Mapping[str, Any] = {}
 
 
@@ -124,7 +125,7 @@ def _held(requested: Question) -> RankLeaves:
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
-    """Return a flag for each leaf of a tree; a flag of replicated covers all leaves below its place."""
+    """Return a flag for each leaf of a tree. A flag of `replicated` covers all leaves below the flag's place."""
     try:
         flags = prefix_flags(replicated, tree)
     except ValueError as error:
@@ -136,9 +137,9 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 
 # ---------------------------------------------------------------------- the two collectives
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
-    """Return the leaves of this rank's tree, in order, and the norm over the ranks of a group.
+    """Return the leaves of this rank's tree, in order, and the norm over the leaves of all ranks of a group.
 
-    The other ranks learn of an error that request raises.
+    If `request` raises an error, the error is reported to the other ranks.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
@@ -157,14 +158,14 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
         return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call))
     if error is not None:
         raise error
-    # a program is the same on every rank: without leaves here, no rank has numbers to send
+    # all ranks run the same program, so if this rank has no leaves, no rank has numbers to send
     if ranks is None or not arrays:
         return held.leaves, _total(held, lambda E, facts, make: [make()])
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
 def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], Numbers]) -> list[Numbers]:
-    """Implement `Tell` over processes."""
+    """Implement `Tell` for ranks that are processes."""
     _, agreed = together(group, call, lambda: (None, facts, np.concatenate(make()).view(np.int64)))
     return [list(one.view(np.float64).reshape(-1, 1)) for one in agreed.counts]
 
@@ -172,26 +173,27 @@ def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], 
 def _tell_within(
     group: ArrayGroup, held: RankLeaves, E: Backend, facts: Facts, make: Callable[[], Numbers]
 ) -> list[Numbers]:
-    """Implement `Tell` within a program, which has the same ``facts`` on every rank."""
+    """Implement `Tell` for ranks within a program. All ranks of a program have the same ``facts``."""
     B, like = _first(held)
     numbers = make()
     k, mine = len(numbers), E.concat(numbers)
     with B.scope():
         joined = group.all_gather(B.asarray(mine, like) if E is modes.HOST else mine)
-        if E is modes.HOST:  # the program is not traced
+        if E is modes.HOST:  # the program is not being traced
             joined = B.to_numpy(joined)
     joined = E.reshape(joined, (1, group.size * k))
-    # sums over one element: adapters keep compilers from reordering sums of such results, but not of reshaped arrays
+    # each sum is over one element: adapters keep compilers from reordering additions of results of row_sum, but not of
+    # reshaped arrays
     columns = [E.row_sum(E.columns(joined, j, j + 1)) for j in range(group.size * k)]
     return [columns[rank * k : (rank + 1) * k] for rank in range(group.size)]
 
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Return the norm from the sums of each rank's kernels; None if the order, a rank or the sums do not allow it.
+    """Return the norm, computed from the sums that each rank's kernels compute, or None if that is impossible.
 
-    The order must be 1 or 2, every rank needs kernels, and the sums must decide the norm. error is an earlier failure
-    of this rank.
+    The order must be 1 or 2, every rank needs kernels, and the sums must determine the norm. `error` is an earlier
+    failure of this rank.
     """
     if error is None and held.ord not in (1.0, 2.0):
         return None
@@ -229,7 +231,8 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """Implementation of `islices.norms.exact.RankSums` from each rank's sums over its leaves and over shared leaves."""
+    """Implementation of `islices.norms.exact.RankSums`. Each rank sends one sum over the leaves that only it has, and
+    one over the leaves that every rank has."""
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
@@ -248,7 +251,7 @@ class _Joined:
         _, top, _, count, _ = ranks[0]
         for own_top, _, own_count, *_ in ranks:
             top, count = E.maximum(top, own_top), count + own_count
-        if E is modes.HOST:  # else the numbers are unknown, and so is whether replicated leaves are the same
+        if E is modes.HOST:  # while tracing the numbers are unknown, so replicated leaves cannot be compared
             _check_same([one[1:4:2] for one in ranks])
             self.wide = any(one[4][0] for one in ranks)
         else:
@@ -256,7 +259,7 @@ class _Joined:
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return the sums in the order of ranks; for replicated leaves, the sums of rank 0."""
+        """Return the ranks' sums, in the order of ranks, and for replicated leaves only the sums of rank 0."""
         zero = _constant(E, self.held, 0.0)
 
         def parts() -> Numbers:
@@ -267,7 +270,7 @@ class _Joined:
 
         ranks = self.tell(E, {}, parts)
         if E is modes.HOST and np.isfinite(top).all():
-            _check_same([one[number:-1] for one in ranks])  # not the last, which is not exact
+            _check_same([one[number:-1] for one in ranks])  # without the last sum, which is not exact
         total = ranks[0][number:]
         for one in ranks:
             total = [x + y for x, y in zip(total, one[:number], strict=True)]
@@ -275,7 +278,7 @@ class _Joined:
 
 
 def _check_same(counts: Sequence[Any]) -> None:
-    """Raise ValueError, on every rank, if the ranks' numbers for replicated leaves differ."""
+    """Raise ValueError, on every rank, if the ranks have different numbers for replicated leaves."""
     others = [rank for rank, one in enumerate(counts) if not np.array_equal(one, counts[0], equal_nan=True)]
     if others:
         raise ValueError(
@@ -296,7 +299,7 @@ def _first(held: RankLeaves) -> tuple[Backend, Array]:
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """Return a number as E's float64 array of shape (1,); return an array unchanged."""
+    """Return a number as a float64 array of E, of shape (1,); return an array unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))

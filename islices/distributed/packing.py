@@ -1,6 +1,6 @@
-"""Move arrays between ranks as bytes, and cut rows into one range per rank.
+"""Send arrays between ranks as bytes, and cut rows into one range per rank.
 
-Both sides know the shapes and dtypes already. Each array begins at a multiple of 8 bytes.
+Sender and receiver already know the shapes and dtypes. In the bytes each array begins at a multiple of 8.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from islices.backend import Host
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group
 
-#: (shape, dtype) of an array.
+#: The form of an array: (shape, dtype).
 Form = tuple[tuple[int, ...], Any]
 STEP = 8
-#: Row numbers of up to so many rows travel as int32.
+#: The number of rows up to which row numbers are sent as int32.
 NARROW = 2**31
-#: The number of each rank's row numbers by which ranges are cut, and the filler of a smaller sample.
+#: The size of each rank's sample of row numbers, from which cuts are chosen, and the number that fills up a smaller
+#: sample.
 SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
-    """Return the dtype in which row numbers of this dtype travel; rows is the number of rows, or None if unknown."""
+    """Return the dtype in which row numbers of this dtype are sent. `rows` is the number of rows, or None if
+    unknown."""
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
 def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
-    """Send the arrays parts[r] to each rank r, and return the arrays of the forms[r] that come from rank r."""
+    """Send the arrays parts[r] to each rank r, and return the arrays, of forms forms[r], that each rank r sends."""
     got = group.all_to_all([pack(arrays) for arrays in parts], [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
 
@@ -38,19 +40,20 @@ def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequen
 def gather_arrays(
     group: Group, arrays: Sequence[Host], forms: Sequence[Sequence[Form]] | None = None
 ) -> list[list[Host]]:
-    """Return every rank's arrays, which have the forms[r] on rank r; by default the same forms on every rank."""
+    """Return every rank's arrays. The arrays of rank r have the forms forms[r]; by default the forms are the same on
+    every rank."""
     forms = forms or [[(x.shape, x.dtype) for x in arrays]] * group.size
     got = group.all_gather(pack(arrays), [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
 
 
 def size_of(forms: Sequence[Form]) -> int:
-    """Return the number of bytes that `pack` makes of arrays of these forms."""
+    """Return the number of bytes that `pack` returns for arrays of these forms."""
     return _places(forms)[-1][1] if forms else 0
 
 
 def pack(arrays: Sequence[Host]) -> Bytes:
-    """Return the arrays' bytes; bytes alone are not copied."""
+    """Return the arrays' bytes. A single array of bytes is not copied."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         return arrays[0].reshape(-1)
     forms = [(x.shape, x.dtype) for x in arrays]
@@ -64,7 +67,7 @@ def pack(arrays: Sequence[Host]) -> Bytes:
 
 
 def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
-    """Return views of the arrays in packed bytes; copies if the bytes do not begin at a multiple of 8."""
+    """Return views of the arrays in packed bytes, or copies if the bytes do not begin at a multiple of 8."""
     if data.ctypes.data % STEP:
         data = data.copy()
     places = zip(forms, _places(forms), strict=True)
@@ -72,7 +75,7 @@ def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
 
 
 def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
-    """Return the byte at which each array begins, and the byte after its last."""
+    """Return, for each array, the byte at which the array begins, and the byte after the array's last byte."""
     places, end = [], 0
     for shape, dtype in forms:
         start = -(-end // STEP) * STEP
@@ -83,8 +86,8 @@ def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
 
 # ---------------------------------------------------------------------- ranges of rows
 def even_bounds(count: int, parts: int) -> Host:
-    """Return the bounds of ``parts`` ranges that cover 0 to count, (parts + 1,): their lengths differ by at most one,
-    the longer ones first.
+    """Return the bounds (parts + 1,) of ``parts`` ranges that cover 0 to count. Lengths differ by at most one, and
+    longer ranges come first.
     """
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
@@ -92,7 +95,7 @@ def even_bounds(count: int, parts: int) -> Host:
 
 
 def range_of(count: int, group: Group) -> tuple[int, int]:
-    """Return this rank's range of `even_bounds`: its first row, and the row after its last."""
+    """Return this rank's range of `even_bounds`: the first row, and the row after the last row."""
     start, stop = even_bounds(count, group.size)[group.rank : group.rank + 2].tolist()
     return start, stop
 
@@ -106,7 +109,8 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Return the first index of parts 1 to parts - 1, so that all parts have about as many of all ranks' rows."""
+    """Return the first indices of parts 1 to parts - 1, chosen so that all parts have about the same number of the
+    ranks' rows."""
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)
     weights = np.concatenate([np.full(len(x), n / max(len(x), 1)) for x, n in zip(kept, counts, strict=True)])

@@ -1,18 +1,18 @@
 """all_reduce: the sum of every rank's gradients on every rank, with the cheapest messages. SPEC clause 25.
 
-A rank first sums its duplicates. Then each leaf travels by one of two strategies:
+A rank first sums its duplicates. Then one of two strategies sends each leaf:
 
 gather
     Every rank sends its rows to every rank, which sums them.
 ranges
-    The rows are cut into one contiguous range per rank, all of about the same size. Each rank gets all ranks' rows of
-    its range, sums them, and sends the sums to all.
+    The rows are cut into one contiguous range per rank, all of about the same size. Each rank receives all ranks' rows
+    of its range, sums them, and sends the sums to every rank.
 
-Both add contributions in the order of ranks, so they give the same bits. `strategy` chooses.
+Both add contributions in the order of ranks, so both have the same bits. The module `strategy` chooses one.
 
-Within a program (a mapped axis of JAX, a replica context of TensorFlow) nothing reads values: shapes alone decide the
-messages, so invalid values raise no error. Slices are gathered there, because the lengths of ranges depend on the
-indices. With static shapes every slot travels, so the result has as many slots as all ranks together.
+Within a program (a mapped axis of JAX, a replica context of TensorFlow) values cannot be read: messages only depend on
+shapes, and invalid values raise no error. Slices are gathered there, because the lengths of ranges depend on the
+indices. With static shapes every slot is sent, so the result has as many slots as all ranks together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.strategy import STRATEGIES, Strategy, choose, costs
 from islices.norms.norm import check_one_framework
 
-#: How the ranks' gradients become one.
+#: The operation that combines the ranks' gradients.
 Op: TypeAlias = Literal["sum", "mean"]
 OPS = ("sum", "mean")
 #: The name under which ranks send the framework of their arrays.
@@ -55,34 +55,34 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Of one framework; the same structure, shapes and dtypes on every rank. Ranks may store different numbers of
-        slices, or none. A rank on which a leaf is None contributes zeros and gets the result; for a sparse leaf, this
-        is the framework's sparse type.
+        This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. Ranks
+        may store different numbers of slices, or none. A rank on which a leaf is None contributes zeros and gets the
+        result; for a sparse leaf, the result is of the framework's sparse type.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
-        See `get_group`. In traced JAX code the name of the mapped axis, or a tuple of names.
+        See `get_group`. In traced JAX code, pass the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
-        The strategy for messages; it changes no bit of the result. "auto" chooses the fastest by estimate, for each
+        The strategy for messages, which changes no bit of the result. "auto" estimates and chooses the fastest for each
         leaf.
 
     Returns
     -------
     structure of x
-        Leaves have the types of x's leaves; sparse ones are coalesced. Every rank gets the same bits. With a single
-        rank, a leaf may share memory with x's leaf.
+        Leaves have the types of x's leaves; sparse leaves are coalesced. Every rank gets the same bits. With a single
+        rank, a leaf may share memory with the leaf of x.
 
     Raises
     ------
     TypeError, ValueError
         Raised on every rank if ranks differ, and on the rank whose x is not a gradient.
     RankError, RankTimeout
-        Another rank failed, or did not come within the engine's timeout.
+        Another rank failed, or did not call within the engine's timeout.
 
     Notes
     -----
-    SPEC clause 25: the coalesced concatenation of every rank's coalesced gradient, in the order of ranks. All leaves
-    travel together. Only a JAX program can differentiate through it.
+    SPEC clause 25: the sum is the coalesced concatenation of every rank's coalesced gradient, in the order of ranks.
+    The same messages carry all leaves. Only a JAX program can differentiate through this function.
 
     Examples
     --------
@@ -102,9 +102,9 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
             if B is None:
                 accept(leaves[name], _called(name))  # raises
         check_one_framework([B for B in backends.values() if B is not None], "x")
-    except Exception as raised:  # errors of containers too: the other ranks wait for this one
+    except Exception as raised:  # also errors that containers raise, because the other ranks wait for this one
         error = raised
-    # by name: the same on ranks whose dicts differ in order
+    # sorted by name, because the order of dicts may differ between ranks
     ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
     if isinstance(ranks, Group):
         done = _over_group(leaves, ranks, op, strategy, error)
@@ -143,7 +143,7 @@ def form_of(leaf: Any) -> list[Any]:
 
 
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
-    """Return the ranks' sum, or their mean, given their sum."""
+    """Return the result for an op, given the ranks' sum."""
     return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
 
 
@@ -192,7 +192,7 @@ def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
 
 
 def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
-    """Sum every rank's x (n,): each rank sums one range, and all ranks gather the sums."""
+    """Sum the ranks' arrays x, of shape (n,). Each rank sums one range, and all ranks gather the sums."""
     (count,) = B.shape(x)
     assert count is not None
     each = -(-count // group.size)
@@ -204,7 +204,8 @@ def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
 
 
 def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
-    """Add the blocks (ranks, ...) one after the other; 16-bit values in float32, rounded once."""
+    """Add the blocks (ranks, ...) in the order of ranks. 16-bit values are added in float32, and the sum is rounded
+    once."""
     shape = B.shape(blocks)[1:]
     dtype = B.dtype(blocks)
     wide = B.widen(B.reshape(blocks, (ranks, *shape)))
@@ -218,14 +219,14 @@ def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
-    """A leaf ready to travel."""
+    """A leaf that is ready to be sent."""
 
-    B: Backend  # of the result
-    like: Array  # on the device of the result; None if that is unknown
+    B: Backend  # the backend of the result
+    like: Array  # an array on the device of the result; None if the device is unknown
     host: HostLeaf
-    form: list[Any]  # properties that must be the same on every rank: kind, dtype, shape, "by", the indices' dtype
+    form: list[Any]  # properties that must be the same on every rank: kind, dtype, shape, "by", the dtype of indices
     put: Callable[[Backend, Host, Array], Array]
-    restore: Callable[[IndexedSlices], Any] = lambda s: s  # to the caller's type
+    restore: Callable[[IndexedSlices], Any] = lambda s: s  # converts slices to the caller's type
 
     def result(self, columns: Sequence[Host]) -> Any:
         """Return the reduced leaf in the caller's type."""
@@ -240,7 +241,7 @@ class _Prepared(NamedTuple):
 def _over_group(
     leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
 ) -> dict[str, Any]:
-    names = sorted(leaves)  # an order that does not depend on how a rank has put its dict together
+    names = sorted(leaves)  # an order that does not depend on the order of a rank's dict
 
     def prepare() -> Preflight[dict[str, _Prepared]]:
         _check_options(op, strategy)
@@ -278,10 +279,10 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
 
 
 def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
-    """Return zeros for the named leaves, which are None here, without those that are None on every rank.
+    """Return zeros for the named leaves, which are None on this rank. Leaves that are None on every rank are left out.
 
-    Their backend is that of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is
-    missing.
+    The zeros are of the framework of this rank's other leaves. If there are none, they are of the framework of the
+    first rank with leaves, or of NumPy if that framework is missing.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]
@@ -301,13 +302,13 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
 
 
 def _on_host(B: Backend, x: Array) -> Host:
-    """Return x in host memory, bfloat16 as uint16, for reading only."""
+    """Return x in host memory, bfloat16 as uint16. The caller only reads the result."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
     found = native_order(found)
-    return np.ascontiguousarray(found).reshape(found.shape)  # which makes 0-d arrays 1-d
+    return np.ascontiguousarray(found).reshape(found.shape)  # ascontiguousarray makes 0-d arrays 1-d
 
 
 def _given(B: Backend, out: Host, like: Array) -> Array:
-    """Return out, whose memory has no other owner, as the framework's array on like's device."""
+    """Return `out` as an array of the framework on the device of `like`. No other object uses the memory of `out`."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)

@@ -1,4 +1,4 @@
-"""ShardedTable: a table whose rows lie on many ranks. SPEC clause 26."""
+"""Define ShardedTable, a table whose rows are distributed over many ranks. SPEC clause 26."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ _made = [0]
 
 
 class ShardedTable:
-    """A row-sparse parameter whose rows lie in contiguous ranges on the ranks of a group.
+    """A row-sparse parameter whose rows are distributed over the ranks of a group. Each rank has one contiguous range.
 
-    Rank r holds the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except the properties and `init` are
+    Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except the properties and `init` are
     collective: every rank calls them, in the same order, even a rank without ids or rows.
 
     Parameters
     ----------
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
-        This rank's rows, of any framework. An array that changes in place (a tf.Variable, a torch Parameter) is kept.
+        This rank's rows, of any framework. An array that changes in place (a tf.Variable, a torch Parameter) stays the
+        table's array.
     num_rows : int
         The number of rows of the whole table.
     group : None, str, Group or an engine's own object
         See `get_group`; None means the engine of the weights' framework.
     padding_idx : int, optional
-        The row of the whole table that gets no gradient; negative counts from the end.
+        The row of the whole table that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        Divide each contribution to the gradient by how often its row occurs in its lookup on its rank.
+        Divide each contribution to a row's gradient by the number of times that the row occurs in the lookup, on the
+        rank of the lookup.
 
     Attributes
     ----------
@@ -66,7 +68,7 @@ class ShardedTable:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Raised on the rank whose arguments do not fit, or on every rank if they differ.
+        Raised on the rank whose arguments are invalid, or on every rank if the ranks' arguments differ.
     RankError, RankTimeout
         Another rank failed, or did not come.
 
@@ -132,7 +134,7 @@ class ShardedTable:
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
-        """Make a sharded table from a table that every rank has whole.
+        """Make a sharded table from a table of which every rank has all rows.
 
         Parameters
         ----------
@@ -177,7 +179,7 @@ class ShardedTable:
         like: Any = "numpy",
         **options: Any,
     ) -> ShardedTable:
-        """Make a table that may be too large for one rank: each rank makes its rows.
+        """Make a table that may be too large for one rank. Each rank makes only its rows.
 
         Parameters
         ----------
@@ -185,8 +187,9 @@ class ShardedTable:
             The number of rows of the whole table.
         row_shape : tuple of int
         init : function
-            ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array, (stop - start, *row_shape), which
-            the table may keep. If it depends only on the row numbers, the table is the same on any number of ranks.
+            ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array of shape (stop - start,
+            *row_shape). The table may keep that array. If the rows only depend on the row numbers, the table is the
+            same on any number of ranks.
         group : None, str, Group or an engine's own object
             As for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
@@ -262,7 +265,7 @@ class ShardedTable:
         }  # fmt: skip
 
     def _named(self) -> dict[str, Any]:
-        """Return the table's identity, which ranks compare in each call."""
+        """Return the values that identify the table; ranks compare them in each call."""
         return {"table": f"no. {self._number} of shape {self.shape}"}
 
     def __repr__(self) -> str:
@@ -273,12 +276,12 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ reading
     def fetch(self, ids: Array) -> Batch:
-        """Return the rows of this rank's ids, each once, from their owners.
+        """Fetch the rows of this rank's ids from the ranks that own them, each row once.
 
         Parameters
         ----------
         ids : int32 or int64 array of any shape
-            Of the table's framework, or NumPy. Other ranks may have other ids, more, fewer or none.
+            An array of the table's framework or of NumPy. Other ranks may pass other ids, and more, fewer or none.
 
         Returns
         -------
@@ -289,12 +292,12 @@ class ShardedTable:
         TypeError, IndexError
             Raised on the rank whose ids are invalid.
         RankError, RankTimeout
-            Another rank's ids are invalid, or it did not come.
+            Another rank's ids are invalid, or another rank did not call in time.
 
         Notes
         -----
-        SPEC clause 26. A rank with f distinct rows on other ranks sends 4 f bytes of row numbers and receives f rows.
-        It does the same for the others, in 3 collectives.
+        SPEC clause 26. A rank that needs f distinct rows of other ranks sends 4 f bytes of row numbers and receives f
+        rows. The rank also sends the rows that the others need. The call has 3 collectives.
         """
         call = "ShardedTable.fetch"
 
@@ -314,7 +317,7 @@ class ShardedTable:
         with self.group.exclusive():
             (placed, distinct, cuts), agreed = together(self.group, call, prepare)
             with self.group.to_the_end(call):
-                self._fetches += 1  # on every rank, whatever comes next
+                self._fetches += 1  # counted on every rank, even if the rest of the call fails
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
                 values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)
@@ -325,7 +328,7 @@ class ShardedTable:
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
     def lookup(self, ids: Array) -> Array:
-        """Return the rows of ids, without a gradient. Use `fetch` for gradients and for bags.
+        """Return the rows with these ids as constants. Use `fetch` for gradients and for bags.
 
         Parameters
         ----------
@@ -340,7 +343,7 @@ class ShardedTable:
         return lookup(batch.table, batch.ids)
 
     def _take(self, rows: Host) -> Host:
-        """Return some rows of this rank's shard, on the host."""
+        """Return some rows of this rank's shard as a host array."""
         B, weights = self.backend, self.shard.weights
         views = modes.host_views(B, [weights])
         with modes.HOST.scope():
@@ -356,7 +359,7 @@ class ShardedTable:
         Parameters
         ----------
         batch : Batch
-            The result of the same `fetch` on every rank.
+            The result of `fetch`; all ranks pass the batch of the same call of `fetch`.
         grad : sparse gradient, dense array of batch.table's shape, or None
             The gradient of ``batch.table``, from `value_and_grad` or any framework. None contributes nothing.
         op : {"sum", "mean"}
@@ -365,21 +368,22 @@ class ShardedTable:
         Returns
         -------
         IndexedSlices
-            Coalesced, of the shard's shape: row 0 is the rank's first row. None if every rank's grad is None.
+            The coalesced gradient, with the shard's shape: row 0 is the rank's first row. The result is None if every
+            rank's grad is None.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            grad is not a gradient of batch.table, or ranks differ in op, dtype or batch.
+            `grad` is not a gradient of ``batch.table``, or ranks differ in op, dtype or batch.
         RankError, RankTimeout
             Another rank failed, or did not come.
 
         Notes
         -----
         The result has the bits of this rank's rows of `all_reduce` over gradients of the whole table. Each rank's rows
-        are coalesced and added in the order of ranks; 16-bit values in float32, rounded once. A dense grad contains
-        every row of its batch except the padding's. The call moves one bit per fetched row, and the rows of the
-        gradient, in 2 collectives. SPEC clause 26.
+        are coalesced and then added in the order of ranks; 16-bit values are added in float32 and rounded once. A dense
+        grad contains every row of its batch except the padding row. The call sends one bit per fetched row, and the
+        rows of the gradient, in 2 collectives. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 
@@ -407,7 +411,7 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ optimizers
     def init(self, optimizer: Optimizer, *, master: bool = False) -> dict[str, Array]:
-        """Return the state of this rank's rows before the first step. It is not collective.
+        """Return the state of this rank's rows before the first step. The call is not collective.
 
         Parameters
         ----------
@@ -426,14 +430,15 @@ class ShardedTable:
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
     ) -> dict[str, Array]:
-        """Take one step of the whole table; each rank changes its rows.
+        """Take one step on the whole table; each rank changes only its rows.
 
         Parameters
         ----------
         optimizer : Optimizer
-            The same on every rank. Its frozen rows are rows of the whole table.
+            The optimizer, which must be the same on every rank. Its frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale. None, on every rank, takes no step.
+            The result of `reduce`, which you may clip or scale. If grad is None, which it is on every rank or on none,
+            no step is taken.
         state : dict
             The result of `init` or of the previous step.
         donate : bool
@@ -442,22 +447,22 @@ class ShardedTable:
         Returns
         -------
         dict
-            The state after the step: use it. ``shard`` is the table after the step.
+            The state after the step, to be passed to the next step. ``shard`` is the table after the step.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            Raised on the rank whose gradient or state does not fit, or on every rank if they differ. The number of
-            completed steps must not differ either.
+            Raised on the rank whose gradient or state is invalid, or on every rank if the ranks' arguments differ. The
+            ranks' numbers of completed steps must also be the same.
         RankError, RankTimeout
             Another rank failed before it could step.
 
         Notes
         -----
-        All ranks check their arguments, and confirm this to each other, before the first weight changes. So a call that
-        raises has changed nothing on this rank. If a rank dies during the confirmation, some ranks may step while
-        others raise. The state's step count shows which ranks have stepped; no rank is half-stepped. SPEC clauses 16
-        and 26.
+        All ranks check their arguments, and confirm the check to each other, before the first weight changes. So a call
+        that raises has changed nothing on this rank. If a rank dies during the confirmation, some ranks may step while
+        others raise. The state's step count shows which ranks have stepped; no rank has taken only half of a step. SPEC
+        clauses 16 and 26.
         """
 
         def prepare() -> Preflight[Request]:
@@ -482,7 +487,7 @@ class ShardedTable:
 
 
 def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
-    """Return the group for a table of these weights, and the error if they are not a table's weights."""
+    """Return the group for a table with these weights, and an error if a table cannot have such weights."""
     error = None
     B = backend_of(weights)
     if B is None:
@@ -495,17 +500,17 @@ def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
 
 # ---------------------------------------------------------------------- of a range of rows
 class _LocalOptimizer(NamedTuple):
-    """An optimizer of the whole table, and the optimizer for the rows of a range."""
+    """An optimizer of the whole table, and the same optimizer for a range of rows."""
 
     whole: Optimizer
-    #: with those of its frozen rows that lie in the range, counted from its first
+    #: the optimizer for the range: its frozen rows are those in the range, counted from the range's first row
     own: Optimizer
-    #: that ranks freeze the same rows of the whole table: how many, and their digest
+    #: the number of frozen rows of the whole table, and their digest, to check that all ranks freeze the same rows
     frozen: str
 
     def facts(self, taken: int) -> dict[str, str]:
-        """Return the facts that are the same on every rank at a step. A schedule is compared by its value, because
-        its name says little and may contain an address in memory.
+        """Return the facts that must be the same on every rank at a step. A schedule is compared by its value, because
+        its repr may contain an address in memory.
         """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
@@ -514,7 +519,7 @@ class _LocalOptimizer(NamedTuple):
 
 
 def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _LocalOptimizer:
-    """Return the optimizer for the rows start to stop - 1 of a table."""
+    """Return the optimizer of a table, and that optimizer for the rows start to stop - 1."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
     if optimizer._formula.raw:
@@ -528,7 +533,7 @@ def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _Local
 
 
 def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
-    """Return init's rows after a check of their form; bfloat16 as its bits."""
+    """Return the rows that `init` makes, after a check of shape and dtype, with bfloat16 as its bits."""
     if not callable(init):
         raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
     if not isinstance(row_shape, (tuple, list)):
@@ -543,9 +548,9 @@ def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
 
 
 def given_like(B: Backend, x: Host, like: Any) -> Array:
-    """Return x, whose memory has no other owner, as B's array; raise TypeError for a dtype that B does not have.
+    """Return x as an array of B; raise TypeError if B does not have the dtype. No other object uses the memory of x.
 
-    If like is an array, the result is on like's device, and is a variable if like is.
+    If `like` is an array, the result is on the device of `like`, and is a variable if `like` is one.
     """
     probe = B.asarray(np.zeros(1, x.dtype))
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)

@@ -1,9 +1,9 @@
 """Save a ShardedTable by shard, and load it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder of files of `islices.save`: one per rank, and a header that lists the files that belong
-together. Saving replaces the header last, in one rename; until then the folder holds the old checkpoint. The ranks'
-files store rows in blocks with one digest each, so a rank reads only the blocks with its rows. Headers are not trusted:
-every entry is checked before its file is opened.
+A checkpoint is a folder of files that `islices.save` wrote: one per rank, and a header that lists the files of the
+checkpoint. Saving replaces the header last, in one rename; until then the folder contains the old checkpoint. The
+ranks' files store rows in blocks, each with a digest, so a rank only reads the blocks that contain its rows. Headers
+are not trusted: every entry is checked before its file is opened.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ from islices.files.manifest import check_metadata, read_manifest
 from islices.files.places import opened, path_text, remove, remove_left
 from islices.files.safetensors import OWN, Archive, ArrayEntry, named, parse_json
 
-#: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
+#: The name of the header's file, the entry of the file's metadata, and the pattern of shards' names: the checkpoint's
+#: token, rank, number of ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
-#: Names of the files that a killed save leaves in the folder.
+#: The names of files that a killed save may leave in the folder.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
-#: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
+#: The approximate number of bytes of a block of rows, and the largest number of blocks of an array, which keeps headers
+#: short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
 
 
 # ---------------------------------------------------------------------- header
 class Piece(NamedTuple):
-    """A rank's file with the rows start to stop - 1; sha256 is the digest of the manifest that lists its arrays'."""
+    """The file of one rank, which has the rows start to stop - 1. `sha256` is the digest of the file's manifest, and
+    the manifest has the digests of the arrays."""
 
     name: str
     start: int
@@ -56,22 +59,22 @@ class Piece(NamedTuple):
 
 
 class ShardedHeader(NamedTuple):
-    """A checkpoint's description of itself: see `read_sharded_header`."""
+    """The header of a checkpoint, as `read_sharded_header` returns it."""
 
     num_rows: int
     row_shape: tuple[int, ...]
     dtype: str
     padding_idx: int | None
     scale_by_freq: bool
-    #: steps taken; None where no state was saved
+    #: the number of steps taken; None if no state was saved
     steps: int | None
-    #: the state's arrays except the step count: name -> (dtype, True if it has one number per row)
+    #: name of each array of the state except the step count -> (dtype, True if the array has one number per row)
     state: dict[str, tuple[str, bool]]
     files: list[Piece]
     metadata: dict[str, str]
 
     def forms(self) -> dict[str, Form]:
-        """Return {array: (shape of a row, dtype)}."""
+        """Return {name of an array: (shape of a row, dtype)}."""
         forms: dict[str, Form] = {"weights": (self.row_shape, host_dtype(self.dtype))}
         for name, (dtype, per_row) in self.state.items():
             forms[f"state.{name}"] = (() if per_row else self.row_shape, host_dtype(dtype))
@@ -79,7 +82,7 @@ class ShardedHeader(NamedTuple):
 
 
 def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
-    """Read the header of a checkpoint of `save_sharded` without its data. Not collective.
+    """Read the header of a checkpoint that `save_sharded` wrote, without its data. The call is not collective.
 
     Parameters
     ----------
@@ -92,7 +95,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     Raises
     ------
     ValueError
-        There is no manifest, or it is damaged, or of another version. SPEC clause 26.
+        The header is missing, damaged, or of another version. SPEC clause 26.
 
     Examples
     --------
@@ -131,7 +134,7 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if the files' ranges follow each other from 0 to rows."""
+    """Return True if `files` is a valid list whose ranges cover 0 to `rows` without gaps, in order."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -143,7 +146,8 @@ def _are_files(files: Any, rows: int) -> bool:
     return at == rows and bool(files)
 
 
-#: {entry: a function of a value and the entries above it, True for the values that `save_sharded` writes}
+#: {entry of the header: a function of the entry's value and of the entries checked before, which returns True for
+#: values that `save_sharded` may write}
 _CHECKS: dict[str, Any] = {
     "num_rows": lambda x, _: _is_count(x),
     "row_shape": lambda x, _: isinstance(x, list) and all(map(_is_count, x)),
@@ -165,18 +169,18 @@ def save_sharded(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a sharded table, and its optimizer's state, into a folder that all ranks see. Collective.
+    """Write a sharded table, and its optimizer's state, into a folder that all ranks see. The call is collective.
 
     Parameters
     ----------
     folder : str or path
-        The call makes a missing folder. It replaces a checkpoint there once the new one is complete on all ranks, so
-        each table needs a separate folder.
+        The call makes the folder if it is missing. A checkpoint in the folder is replaced once the new one is complete
+        on all ranks, so each table needs a separate folder.
     table : ShardedTable
     state : dict, optional
         The result of `ShardedTable.init` or `step`.
     metadata : mapping of str to str, optional
-        The same on every rank; `read_sharded_header` returns it.
+        Texts, which must be the same on every rank; `read_sharded_header` returns them.
 
     Raises
     ------
@@ -187,7 +191,7 @@ def save_sharded(
 
     Notes
     -----
-    Each rank writes its rows, so no table-sized array is moved or allocated. SPEC clause 26.
+    Each rank writes its rows, so no table-sized array is sent or allocated. SPEC clause 26.
 
     Examples
     --------
@@ -236,9 +240,9 @@ def save_sharded(
         _, agreed = together(group, call, write)
         together(group, call, look)
     except Exception:
-        if group._broken is None:  # all ranks have heard that one could not: none goes on to the header
+        if group._broken is None:  # all ranks know that one could not write, so none writes the header
             remove(path)
-        raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
+        raise  # if a rank is gone, others may think that all ranks have written: the file stays until a later save
     pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
     header = {**facts, "files": list(map(list, pieces))}
 
@@ -255,27 +259,28 @@ def save_sharded(
 
 
 def _named_files(folder: str) -> set[str]:
-    """Return the names of the files of the folder's checkpoint."""
+    """Return the names of the files of the checkpoint in a folder."""
     try:
         return {piece.name for piece in read_sharded_header(folder).files}
-    except (OSError, ValueError):  # there is no checkpoint, or a damaged one
+    except (OSError, ValueError):  # the folder has no checkpoint, or a damaged one
         return set()
 
 
 def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
-    """Remove the old checkpoint's shards, and files of saves that never ended.
+    """Remove the old checkpoint's shards, and files of saves that were killed.
 
-    Recent files of other saves stay: they may belong to a save that still runs, whose header would list them.
+    Recent files of other saves stay, because they may belong to a save that is still running.
     """
     for name in before - kept:
         remove(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # a file that stays is harmless
-        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the clock of the folder's file system
+        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # the current time by the clock of the file system
         remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now)
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
-    """Return (host arrays by name, the number of steps, {other array of the state: [dtype, one number per row]}).
+    """Return ({name: host array}, the number of steps, {array of the state: [dtype, True if it has one number per
+    row]}).
 
     Raise TypeError or ValueError for an invalid state.
     """
@@ -305,7 +310,7 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 
 def _blocks(x: Host) -> list[Host]:
-    """Return the rows in blocks, bfloat16 as its bits."""
+    """Cut rows into blocks, with bfloat16 as its bits."""
     rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 
@@ -314,7 +319,7 @@ def _blocks(x: Host) -> list[Host]:
 def load_sharded(
     folder: str | os.PathLike[str], group: Any = None, *, like: Any = "numpy"
 ) -> tuple[ShardedTable, dict[str, Array] | None]:
-    """Read a table that `save_sharded` wrote, on any number of ranks. Collective.
+    """Read a table that `save_sharded` wrote, on any number of ranks. The call is collective.
 
     Parameters
     ----------
@@ -336,13 +341,13 @@ def load_sharded(
     TypeError
         The framework does not have the table's dtype.
     RankTimeout
-        Another rank did not come.
+        Another rank did not call in time.
 
     Notes
     -----
-    If a save in another process replaces the checkpoint meanwhile, all ranks raise, and can call again. A rank reads
-    the headers of the files with its rows, and the blocks (some 4 MiB each) that contain its rows. It compares each
-    block with its SHA-256. SPEC clause 26.
+    If a save in another process replaces the checkpoint meanwhile, all ranks raise, and you can call again. A rank
+    reads the headers of the files that have its rows, and the blocks (some 4 MiB each) that contain its rows. It
+    compares each block with the block's SHA-256. SPEC clause 26.
 
     Examples
     --------
@@ -365,7 +370,7 @@ def load_sharded(
 
     def read() -> Preflight[tuple[Array, dict[str, Array] | None]]:
         assert B is not None
-        for _, dtype in header.forms().values():  # before anything is read
+        for _, dtype in header.forms().values():  # check dtypes before any data are read
             B.asarray(np.zeros(1, dtype))
         arrays = _read_rows(path_text(folder, "folder"), header, *range_of(header.num_rows, found))
         given = {name: given_like(B, x, like) for name, x in arrays.items()}
@@ -379,7 +384,7 @@ def load_sharded(
         header, _ = together(found, call, look, error=error)
         (weights, state), _ = together(found, call, read)
     except RankError as failed:
-        if found._broken is not None:  # a rank is gone, or late; else one could not read
+        if found._broken is not None:  # a rank is gone or late; otherwise one rank could not read
             raise
         raise ValueError(f"{os.fsdecode(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
@@ -391,7 +396,7 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
     forms = header.forms()
     row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
     pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
-    for path, piece in pieces.items():  # before anything is allocated
+    for path, piece in pieces.items():  # check all files before anything is allocated
         if not os.path.exists(path):
             raise ValueError(f"{path}: it is not there, though the checkpoint names it")
         rows = piece.stop - piece.start
@@ -405,7 +410,7 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
-    """Read into out, whose first row is start, the rows from the blocks of a file."""
+    """Read rows from the blocks of a file into the arrays of `out`, whose first row is row `start` of the table."""
     if archive.texts.get(OWN[1]) != piece.sha256:
         raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
     manifest = read_manifest(archive)

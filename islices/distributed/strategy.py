@@ -1,4 +1,4 @@
-"""Costs of each strategy of `all_reduce`, and the choice among them.
+"""Estimate the costs of the strategies of `all_reduce`, and choose one.
 
 For R ranks, the coalesced gradient of rank r has n_r rows of b bytes (index and values). N is the sum of n_r, and U the
 number of distinct rows. On average one rank receives
@@ -8,12 +8,13 @@ gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
-bytes. If ranks store unequal numbers of rows, all wait for the rank with most rows, max n_r, which sends (R - 1) max
-n_r rows by gather. So R max n_r replaces N. For a dense array of n bytes the costs are n (R - 1) bytes in 1 collective,
-and 2 n (R - 1) / R bytes in 2. A collective costs one latency for each other rank.
+bytes. If ranks store unequal numbers of rows, all ranks wait for the rank with most rows, max n_r. That rank sends (R -
+1) max n_r rows by gather. So R max n_r takes the place of N. For a dense array of n bytes the costs are n (R - 1) bytes
+in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective costs one latency for each
+other rank.
 
-U is unknown at the time of the choice, which assumes that half of all rows are distinct. If all are distinct, ranges
-move 1 / R more bytes than gather; if all ranks have the same rows, they move 2 / R of gather's bytes. SPEC clause 25.
+U is unknown at the time of the choice, so half of all rows are assumed to be distinct. If all are distinct, ranges move
+1 / R more bytes than gather; if all ranks have the same rows, they move 2 / R of gather's bytes. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
-#: Bytes that take as long as one more message: 30 microseconds at 1 GB/s. (Of 100 Gbit/s and 5 microseconds it is
-#: twice as much, which seldom changes a choice.)
+#: The number of bytes that take as long as one more message: 30 microseconds at 1 GB/s. (For 100 Gbit/s and 5
+#: microseconds the number is twice as large, which seldom changes a choice.)
 MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The average receipt of one rank: bytes, and the number of collectives after the one in which ranks agree."""
+    """The cost for one rank: the bytes that it receives on average, and the number of collectives after the one in
+    which ranks agree."""
 
     nbytes: float
     collectives: int
@@ -43,16 +45,16 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     row_bytes : float
         Bytes of a row with its index, or of an element of a dense array.
     most : float
-        The number of coalesced rows on the rank with most rows, for which the others wait.
+        The number of coalesced rows on the rank with most rows; the other ranks wait for it.
     union : float
         The number of distinct rows of all ranks together.
     dense : bool
-        True for a dense array, whose elements every rank has; ranges are equal parts of it.
+        True for a dense array. Every rank has all elements, and ranges are equal parts of the array.
     """
     share = (ranks - 1) / ranks * row_bytes
     return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 4)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:
-    """Return the strategy that takes the least time; gather if the times are equal."""
+    """Return the name of the strategy that takes the least time; return "gather" if the times are equal."""
     return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

@@ -1,4 +1,4 @@
-"""Save and load trees of gradients, arrays and tables in .safetensors files. SPEC clause 21."""
+"""Save trees of gradients, arrays and tables in .safetensors files, and load them. SPEC clause 21."""
 
 from islices.files.saving import Header, load, read_header, read_metadata, save
 

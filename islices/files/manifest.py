@@ -1,7 +1,7 @@
-"""The manifest of a file's tree, made by `Contents` and read back by `read_manifest`.
+"""The manifest, which describes a file's tree: `Contents` makes it, and `read_manifest` reads it.
 
 A manifest is JSON. It describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
-dtype, shape and SHA-256. All of it is checked before data are read. May import: `numpy`, the core.
+dtype, shape and SHA-256. The whole manifest is checked before any data are read. May import: `numpy`, the core.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
-#: Version of the manifest; a reader raises for versions that it does not know.
+#: The version of the manifest. A reader raises for versions that it does not know.
 VERSION = 1
-#: The length that names of arrays are cut to: they are labels, the keys themselves stand in the tree.
+#: The greatest length of an array's name. Names are only labels, because the manifest's tree has the whole keys.
 LABEL = 200
 Path = tuple[str | int, ...]
 
 
 # ---------------------------------------------------------------------- from a tree
 class Contents:
-    """The contents of a file, collected before it is touched: the arrays, and the manifest's tree."""
+    """The contents of a file, collected before the file is opened: the arrays, and the manifest's tree."""
 
     def __init__(self, tree: Any) -> None:
         self.arrays: list[Outgoing] = []
@@ -94,11 +94,12 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """Return the array's unique label: its path, in a form that is readable and legal in any container."""
+        """Return a unique label for an array: the array's path in the tree, in a form that is readable and legal in any
+        container."""
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
                         for c in label[:LABEL])  # fmt: skip
-        label = re.sub(r"^/|/(?=[./])|(?<=\.)/", "%2F", label)  # unpacked, a name stays in its folder
+        label = re.sub(r"^/|/(?=[./])|(?<=\.)/", "%2F", label)  # unpacked files stay in the folder
         name = label
         while name in self.taken:
             self.counts[label] += 1
@@ -107,7 +108,7 @@ class Contents:
         return name
 
     def texts(self, digests: Sequence[str], metadata: dict[str, str]) -> dict[str, str]:
-        """Return the texts to store with the arrays; digests are the arrays' digests."""
+        """Return the texts to store with the arrays, given the arrays' digests."""
         held = [
             {"name": a.name, "dtype": a.dtype, "shape": a.shape, "sha256": sha256}
             for a, sha256 in zip(self.arrays, digests, strict=True)
@@ -118,7 +119,7 @@ class Contents:
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the caller's metadata; TypeError or ValueError for values that no file can hold."""
+    """Return the caller's metadata; raise TypeError or ValueError for values that no file can store."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -167,14 +168,16 @@ class StoredTable:
 
 
 class Giver:
-    """A reader of leaves into a framework's arrays. It checks all dtypes before it reads the first leaf."""
+    """A reader that turns the leaves of a file into a framework's arrays. It checks all dtypes before it reads the
+    first leaf."""
 
     def __init__(self, target: Backend, archive: Archive) -> None:
         self.target, self.archive = target, archive
         self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
-        """Return an array of one element of the dtype; raise TypeError if the framework does not have the dtype."""
+        """Return an array of the framework with one element of the dtype; raise TypeError if the framework does not
+        have the dtype."""
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
@@ -183,7 +186,8 @@ class Giver:
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
     def _uint16(self, host: Host) -> Array:
-        """Return whole numbers as uint16; the adapters treat a uint16 array as the bits of bfloat16."""
+        """Return an array of uint16 whole numbers. The usual conversion would not work, because adapters treat a uint16
+        array as the bits of bfloat16."""
         return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
     def put(self, host: Host, dtype: str) -> Array:
@@ -191,12 +195,12 @@ class Giver:
         if dtype == "uint16":
             return self._uint16(host)
         like = self.like[dtype]
-        if self.target.dtype(like) != dtype:  # JAX without x64 narrows int64, once it has looked at every number
+        if self.target.dtype(like) != dtype:  # JAX without x64 narrows int64 only after a check of every number
             return self.target.asarray(host)
         return self.target.from_host(host, like)
 
     def load(self, leaf: ArrayEntry | StoredSlices | StoredTable) -> Any:
-        """Return what was saved."""
+        """Return the saved leaf, as arrays of the framework."""
         if isinstance(leaf, ArrayEntry):
             return self.put(self.archive.read(leaf), leaf.dtype)
         if isinstance(leaf, StoredTable):
@@ -204,7 +208,7 @@ class Giver:
         indices, shape = self.archive.read(leaf.indices), leaf.dense_shape
         try:
             check_indices(HOST, indices, shape[0], coalesced=leaf.coalesced, argument=repr(leaf.indices.name))
-        except IndexError as error:  # not the caller's index: the file's
+        except IndexError as error:  # the invalid index is the file's, not the caller's
             raise ValueError(str(error)) from None
         held = self.put(indices, leaf.indices.dtype)
         return IndexedSlices._trusted(self.target, self.load(leaf.values), held, shape, coalesced=leaf.coalesced)
@@ -212,7 +216,7 @@ class Giver:
 
 class Manifest(NamedTuple):
     metadata: dict[str, str]
-    #: every array by name
+    #: name -> array, for every array
     held: dict[str, ArrayEntry]
     #: the tree, with an `ArrayEntry`, `StoredSlices` or `StoredTable` at each leaf
     tree: Any

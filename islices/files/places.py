@@ -1,4 +1,4 @@
-"""Functions for files on disk: check a name, open a file, and replace a file by a complete new one."""
+"""Handle files on disk: check a name, open a file, and replace a file by a complete new one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABANDONED = 3600.0
 
 
 def path_text(path: Any, argument: str) -> str:
-    """Return a path as a text; raise TypeError if it is not a path."""
+    """Return a path as a text; raise TypeError for any other object."""
     try:
         return os.fsdecode(path)
     except TypeError:
@@ -40,7 +40,8 @@ def file_name(path: Any) -> str:
 
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
-    """Open a file of islices, or with foreign any .safetensors; raise ValueError or OSError for others."""
+    """Open a .safetensors file of islices or, if `foreign` is True, of any program. Raise ValueError or OSError for
+    other files."""
     name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
@@ -55,16 +56,18 @@ def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe raises at once instead of blocking
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # so opening a pipe raises at once instead of blocking
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yield the path of an empty file to write, which replaces another once it is on the disk, and keeps its mode.
+    """Yield the path of an empty file for the caller to write. At the end, the new file is synced to disk and replaces
+    the file at `path`, with the permissions of the old one.
 
-    Files that killed calls left for the same target are removed once they are `ABANDONED`.
+    Files that killed calls left behind for the same target are removed when no one has written to them for `ABANDONED`
+    seconds.
     """
-    target = os.path.realpath(path)  # a link stays, as it would for open
+    target = os.path.realpath(path)  # a symbolic link stays, as it would with open
     mode = _mode_of(target)
     folder, name = os.path.split(target)
     label = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
@@ -79,7 +82,7 @@ def replacing(path: str) -> Iterator[str]:
             os.fsync(written.fileno())
         os.replace(beside, target)
     except BaseException as error:
-        remove(beside)  # a later call removes a file that stays
+        remove(beside)  # if this fails, a later call removes the file
         if isinstance(error, OSError) and error.filename == beside:
             error.filename = path
         raise
@@ -87,14 +90,15 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def remove(path: str) -> None:
-    """Remove a file if the system does; one that stays is harmless."""
+    """Remove a file, and ignore an error of the system, because a file that stays is harmless."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> None:
-    """Remove the chosen files that are `ABANDONED`. now is by the folder's clock."""
-    with contextlib.suppress(OSError):  # one may write there, but not look
+    """Remove the chosen files to which no one has written for `ABANDONED` seconds. `now` is the time by the clock of
+    the folder's file system."""
+    with contextlib.suppress(OSError):  # the folder may be writable, but not readable
         for name in filter(chosen, os.listdir(folder)):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):  # a file that stays is harmless
@@ -103,7 +107,8 @@ def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> Non
 
 
 def _mode_of(target: str) -> int | None:
-    """Return the permissions of an existing file, after checking that open could write it; None if there is none."""
+    """Return the permissions of an existing file, or None if there is no file. Raise the error of open if the file
+    cannot be written."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -118,7 +123,7 @@ def _mode_of(target: str) -> int | None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Sync the folder, so that the rename is on the disk, if the system can sync folders."""
+    """Sync the folder, if the system can, so that the rename is on the disk."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

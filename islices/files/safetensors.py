@@ -1,9 +1,9 @@
-"""Named arrays in a .safetensors file: this module writes it, and the library safetensors reads it and its header.
+"""Named arrays in a .safetensors file. This module writes the file, and the library safetensors reads it.
 
 Files are not trusted: every declared size is compared with the real one before anything is allocated, and no byte is
-unpickled or evaluated. Every fault of a file raises ValueError. The extra `io` installs the library, which is imported
-on first use.
-May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
+unpickled or evaluated. Every fault of a file raises ValueError. The extra `io` installs safetensors, which is imported
+on first use. May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.backend`, `islices.core.arguments`,
+`islices.core.shapes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from islices.backend import Host
 from islices.core.arguments import LARGEST, show
 from islices.core.shapes import COMMON_NDIM
 
-#: dtype -> its name in the file, and how NumPy spells the bytes of one element (bfloat16: its bit pattern).
+#: dtype -> (the dtype's name in the file, NumPy's code for the bytes of one element). For bfloat16 the code is that of
+#: the bit pattern.
 DTYPES = {
     "bool": ("BOOL", "|b1"), "int8": ("I8", "|i1"), "uint8": ("U8", "|u1"), "int16": ("I16", "<i2"),
     "uint16": ("U16", "<u2"), "int32": ("I32", "<i4"), "uint32": ("U32", "<u4"), "int64": ("I64", "<i8"),
@@ -32,9 +33,10 @@ DTYPES = {
     "float64": ("F64", "<f8"),
 }  # fmt: skip
 DTYPE_OF = {tag: dtype for dtype, (tag, _) in DTYPES.items()}
-#: The names of the two texts of islices; no tensor has them.
+#: The names of the two texts that islices adds to a file. No tensor may have these names.
 OWN = ("islices.json", "islices.sha256")
-#: Headers are read whole, and JSON in memory is many times as long: some 100,000 tensors.
+#: The greatest length of a header, enough for some 100,000 tensors. A header is read whole, and parsed JSON needs many
+#: times its length.
 LONGEST_HEADER = 1 << 24
 
 
@@ -44,7 +46,7 @@ class Outgoing(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: fetches it into this machine's memory
+    #: a function that copies the array into host memory
     data: Callable[[], Host]
 
 
@@ -55,13 +57,13 @@ class ArrayEntry:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: None in a file of somebody else's
+    #: None in a file of another program
     sha256: str | None = None
 
 
 @contextlib.contextmanager
 def named(subject: str) -> Iterator[None]:
-    """Begin errors with their subject: the file, or the place in the tree."""
+    """Prefix the messages of errors with a subject: the file, or the place in the tree."""
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
@@ -70,7 +72,8 @@ def named(subject: str) -> Iterator[None]:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Parse JSON without repeated keys and NaN, on which readers disagree; raise ValueError even for deep nesting."""
+    """Parse JSON. Raise ValueError for invalid JSON, also for deep nesting, and for repeated keys and NaN, on which
+    readers disagree."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -88,13 +91,13 @@ def parse_json(text: str, subject: str) -> Any:
 
 
 def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequence[str]], dict[str, str]]) -> None:
-    """Write arrays and the texts that `texts` makes of their digests.
+    """Write arrays, and the texts that the function `texts` makes from the arrays' digests.
 
-    The library safetensors would need all arrays in memory; this needs one at a time. The header precedes the data
-    and holds the digests, so it is written again, with the same length, once these are known.
+    The library safetensors would need all arrays in memory; this function needs one at a time. The header comes before
+    the data and contains the digests. So the header is written again, with the same length, when the digests are known.
     """
-    _library(array.dtype for array in arrays)  # a file that is written can be read
-    in_file = sorted(arrays, key=lambda array: -np.dtype(DTYPES[array.dtype][1]).itemsize)  # each is aligned then
+    _library(array.dtype for array in arrays)  # import what a reader needs, so that the file can be read here
+    in_file = sorted(arrays, key=lambda array: -np.dtype(DTYPES[array.dtype][1]).itemsize)  # so each is aligned
     digests = dict.fromkeys((array.name for array in arrays), "0" * 64)
 
     def header() -> bytes:
@@ -137,13 +140,14 @@ class Archive:
             )
         _check_header(length)
         try:
-            # the file that is open, where the system names it: a save may have put another in its place meanwhile
+            # the name of the open file itself, if the system has one: a save may have replaced the file at the path
+            # meanwhile
             same = f"/dev/fd/{file.fileno()}"
             # read, not mapped into memory: the system kills a process when its mapped file shrinks
             self.opened = library.safe_open(same if os.path.exists(same) else path, "numpy", backend="pread")
         except library.SafetensorError as error:
             raise ValueError(str(error)) from None
-        except TypeError:  # it does not know the backend
+        except TypeError:  # this version of safetensors has no argument backend
             raise ImportError(
                 f'safetensors {library.__version__} only maps files into memory: pip install --upgrade "islices[io]"'
             ) from None
@@ -152,7 +156,8 @@ class Archive:
         _library(array.dtype for array in self.arrays.values())
 
     def _entry(self, name: str) -> ArrayEntry:
-        """Describe an array; the library has checked that the arrays cover the file and fit their shapes."""
+        """Describe an array. safetensors has checked that the arrays cover the file and have the size of their
+        shapes."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:
@@ -161,7 +166,8 @@ class Archive:
         return ArrayEntry(name, DTYPE_OF[tag], shape)
 
     def read(self, array: ArrayEntry) -> Host:
-        """Read an array into writable memory, bfloat16 as uint16; ValueError if it has another SHA-256."""
+        """Read an array into writable memory, bfloat16 as uint16. Raise ValueError if the SHA-256 of the data is
+        wrong."""
         try:
             out: Host = self.opened.get_tensor(array.name)
         except _library().SafetensorError as error:
@@ -174,7 +180,7 @@ class Archive:
 
 
 def _library(dtypes: Iterable[str] = ()) -> Any:
-    """Import safetensors, and ml_dtypes if there is bfloat16."""
+    """Import and return safetensors; also import ml_dtypes if bfloat16 is among the dtypes."""
     try:
         import safetensors.numpy
 
@@ -189,7 +195,7 @@ def _library(dtypes: Iterable[str] = ()) -> Any:
 
 
 def _nbytes(name: str, dtype: str, shape: tuple[int, ...]) -> int:
-    """Return an array's number of bytes; ValueError for a shape that NumPy cannot make."""
+    """Return an array's number of bytes; raise ValueError for a shape that NumPy cannot make."""
     itemsize = np.dtype(DTYPES[dtype][1]).itemsize
     if len(shape) > COMMON_NDIM or math.prod(n for n in shape if n) * itemsize > LARGEST:
         raise ValueError(f"{name!r}: got shape {show(shape)}; accepted are {COMMON_NDIM} dimensions, 2^63 - 1 bytes")

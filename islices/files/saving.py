@@ -1,8 +1,9 @@
-"""save and load: trees of sparse gradients, dense arrays and tables in one file, for every framework alike.
+"""Define save and load: trees of sparse gradients, dense arrays and tables in one file, in the same form for every
+framework.
 
-A file is a plain .safetensors of named arrays, which other programs can read. It also has two texts: the *manifest*,
-which describes how the arrays form the tree, and the manifest's digest. The manifest holds each array's dtype, shape
-and digest, so that every change of the file is detected. SPEC clause 21.
+A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
+*manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest has each array's
+dtype, shape and digest, so that `load` detects every change of the file. SPEC clause 21.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from islices.files.safetensors import named, write_arrays
 
 
 class Header(NamedTuple):
-    """A file's description of itself: see `read_header`."""
+    """The header of a file, as `read_header` returns it."""
 
     metadata: dict[str, str]
     #: name -> (dtype, shape)
     arrays: dict[str, tuple[str, tuple[int, ...]]]
-    #: whether islices wrote the file, so that it says which arrays make up slices
+    #: True if islices wrote the file, so that the file describes which arrays belong to the same slices
     own: bool
 
 
@@ -37,27 +38,28 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     Parameters
     ----------
     path : str or path
-        A name that ends in .safetensors. A rename replaces an existing file in one step.
+        The file's name, which ends in .safetensors. An existing file is replaced in one step, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        They may belong to any framework, or to several. Dense arrays may also hold integers of 8 to 64 bits or bools,
-        and be 0-d. Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
+        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and contain integers of 8 to 64
+        bits or bools. Keys are any strings, or ints. `load` returns named tuples as tuples, and subclasses of dict as
+        dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The tree contains something that cannot be saved, such as slices with invalid indices. The message has its place
-        in the tree.
+        The tree contains an object that cannot be saved, such as slices with invalid indices. The message names the
+        object's place in the tree.
     ModuleNotFoundError
         The extra is missing: ``pip install "islices[io]"``.
     OSError
-        The system's error; an old file remains.
+        The system cannot write the file. An old file remains.
 
     Notes
     -----
-    Saving never densifies: the file is as large as the stored rows. Empty slots of padded slices are omitted. Arrays
-    outside of host memory are fetched one by one. SPEC clause 21.
+    Saving never densifies: the file is as large as the stored rows. Empty slots of padded slices are left out. Arrays
+    outside of host memory are copied to the host one by one. SPEC clause 21.
 
     Examples
     --------
@@ -85,32 +87,34 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     Parameters
     ----------
     path : str or path
-        Ending in .safetensors.
+        The file's name, which ends in .safetensors.
     backend : str or Backend
         The backend of the loaded arrays.
     foreign : bool
-        True also reads files of other programs (`safetensors.torch.save_file`), as a dict of their dense arrays by
-        name. It changes nothing for files of islices.
+        True also reads files of other programs (`safetensors.torch.save_file`), and returns {name: dense array}. For
+        files of islices the argument has no effect.
 
     Returns
     -------
-    The tree that was saved: `IndexedSlices` for sparse gradients, dense arrays, `Table`, all over the backend's arrays.
+    The tree that was saved, with arrays of the backend. Its leaves are `IndexedSlices` for sparse gradients, dense
+    arrays and `Table`.
 
     Raises
     ------
     FileNotFoundError, OSError
-        The errors of `open`.
+        The system cannot open or read the file.
     ValueError
-        The file is truncated, damaged, hostile, of a newer version, or foreign; the message names it.
+        The file is truncated, damaged, hostile, of a newer version, or foreign; the message names the file.
     TypeError, IndexError
         The framework does not have a dtype of the file: bfloat16 in NumPy without ml_dtypes, float64 in JAX without
-        jax_enable_x64. Or it stores int64 as int32, and a number does not fit.
+        jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
     -----
     Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated, and
     every array with its SHA-256. Indices are checked like those of any slices. Loading needs memory for one copy of the
-    data, and for one more array at a time if the framework cannot share it. SPEC clause 21.
+    data. If the framework cannot share memory with NumPy, it also needs memory for one more array at a time. SPEC
+    clause 21.
 
     Examples
     --------
@@ -141,13 +145,13 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     Returns
     -------
     Header
-        ``metadata`` (for a foreign file, the texts of the file), ``arrays``: {name: (dtype, shape)}, and ``own``, True
-        for a file of islices.
+        The attributes are ``metadata`` (for a foreign file, all texts of the file); ``arrays``, {name: (dtype, shape)};
+        and ``own``, True for a file of islices.
 
     Raises
     ------
     FileNotFoundError, OSError, ValueError, TypeError
-        As `load` raises them, except for damage to the data, which is not read. SPEC clause 21.
+        See `load`. Damage to the data raises no error, because the data are not read. SPEC clause 21.
 
     Examples
     --------
@@ -180,7 +184,7 @@ def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dic
     Raises
     ------
     FileNotFoundError, OSError, ValueError, TypeError
-        As `read_header` raises them. SPEC clause 21.
+        See `read_header`. SPEC clause 21.
 
     Examples
     --------

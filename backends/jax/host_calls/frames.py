@@ -1,10 +1,10 @@
-"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
-
-The docstring of the package lists the required properties of XLA. A *handler* is a C function of a call frame's
-address. It runs the *task* of an operation, another C function, in parts. Threads claim the parts of a *block*, a few
-words of memory that the last thread frees. The caller works too, and only waits for parts that have begun: if handlers
-occupy XLA's threads, tasks begin late or never. Each part writes separate memory, or adds integers, so bits do not
-depend on the number of threads. That number is `islices.config.get_num_threads()` when the program runs.
+"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads. The
+docstring of `islices.backends.jax.host_calls` lists the properties of XLA that the code relies on. A *handler* is a C
+function whose argument is the address of a call frame. The handler runs the *task* of an operation, which is also a C
+function, in parts. A *block* is a few words of memory that count the parts: threads claim parts there, and the last
+thread frees the block. The caller works too, and only waits for parts that have begun: if handlers occupy XLA's
+threads, tasks begin late or never. Parts write to separate memory or add integers, so the bits do not depend on the
+number of threads. That number is `islices.config.get_num_threads()` when the program runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from islices.core.locks import Lock
 from islices.kernels import threads
 from islices.kernels.compiling import compile_callback, fingerprint, inline
 
-#: The version of the API for the positions below: XLA reads it, and rejects another version.
+#: The version of the API that has the positions below. XLA reads the version, and rejects one with another major
+#: number.
 VERSION = (0, 1)
 #: XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
@@ -34,7 +35,8 @@ EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: XLA_FFI_Buffer, XLA_FFI_Scalar, XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: A block: threads that hold it, next part, parts that have ended, parts, the frame; then arguments for XLA.
+#: The words of a block: the number of threads that use it, the next part, the number of ended parts, the number of
+#: parts, the frame; then arguments for XLA.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
 #: Parts for each thread.
 PARTS = 4
@@ -49,7 +51,7 @@ def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
     """Turn a function that builds an instruction into one that compiled code calls with these types."""
 
     def called(build: Callable[..., Any]) -> Any:
-        @wraps(build)  # numba reads the parameters
+        @wraps(build)  # numba reads the parameters of build
         def typed(context: Any, *_: Any) -> Any:
             return result(*arguments), lambda context, builder, signature, given: build(builder, *given)
 
@@ -85,14 +87,15 @@ def call(builder: Any, function: Any, argument: Any) -> Any:
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return a function that gives an address of this process to compiled code, which may be stored on disk."""
+    """Return a function with which compiled code reads an address of this process by name. So the code may be stored on
+    disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
         known = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, ir.IntType(8), name)
         return builder.ptrtoint(known, _WORD)
 
-    build.__name__ = name  # distinguishes code on disk
+    build.__name__ = name  # numba stores code on disk by this name
     return _machine(types.int64)(build)
 
 
@@ -117,7 +120,7 @@ def result(frame, k):
 
 @inline
 def attribute(frame, k):
-    """Return the k-th attribute, a number, in the order of names."""
+    """Return the k-th attribute, a number; attributes are sorted by name."""
     return words(words(words(words(frame)[ATTRIBUTES])[k])[VALUE])[0]
 
 
@@ -146,7 +149,7 @@ def matrix(buffer, dtype):
 # ---------------------------------------------------------------------- what XLA calls, and its threads run
 @inline
 def release(block):
-    """Free a block's memory when its last reference goes."""
+    """Give up one reference to a block, and free the block's memory after the last one."""
     if add(block, REFERENCES, -1) == 1:
         _free(block)
 
@@ -171,7 +174,8 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Answer XLA: return the version, or run the task in one part per thread."""
+        """Handle a call by XLA: write the version if XLA asks for metadata, else run the task in parts on several
+        threads."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
             metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
@@ -186,7 +190,7 @@ def _handler_of(task: Any) -> Any:
             add(address, REFERENCES, 1)
             given[0], given[1], given[2], given[3], given[4] = 40, 0, words(frame)[CONTEXT], task(), address
             error = call(words(api)[SCHEDULE], address + 8 * GIVEN)
-            if error != 0:  # there are no threads
+            if error != 0:  # XLA has no threads
                 given[0], given[2] = 24, error
                 call(words(api)[DESTROY_ERROR], address + 8 * GIVEN)
                 add(address, REFERENCES, -1)
@@ -208,9 +212,10 @@ _kept: dict[str, Any] = {}
 
 
 def target(part: Callable[..., Any]) -> str:
-    """Return the name by which XLA calls ``part(frame, part, parts)``, a template, for all of its parts.
+    """Register a handler that calls the template ``part(frame, part, parts)`` for all parts; return its name in XLA.
 
-    Programs are stored on disk under this name, which identifies all values that the template encloses.
+    Compiled code is stored on disk under this name, so the name identifies the values of all variables in the
+    template's closure.
     """
     name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"
     with _lock:

@@ -1,8 +1,8 @@
-"""Define, as templates, the operations that compiled handlers run in parts on a frame's buffers.
+"""Define the operations that compiled handlers run in parts on a frame's buffers, as templates.
 
-One operation groups the slots. Operations that sum, measure or step rows get the groups as operands. XLA runs equal
-calls once, so a norm and a step share the groups. A part does not raise, and the buffers give its sizes. Each
-function here returns the name by which XLA calls an operation.
+One operation groups the slots. Operations that sum rows, compute norms or take optimizer steps get the groups as
+operands. XLA runs equal calls once, so a norm and a step share the groups. A part raises no error, and reads all sizes
+from the buffers. Each function here returns the name by which XLA calls an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -27,13 +27,13 @@ from islices.kernels.updating import step_kernel
 from islices.optim.formulas import Formula
 
 I64, U64, F64 = np.int64, np.uint64, np.float64
-#: The number of operands, in a call frame.
+#: The position of the number of operands in a call frame.
 OPERANDS = 7
 
 
 @cache
 def available() -> bool:
-    """Return whether XLA accepts the handlers. It rejects handlers for another version of its API."""
+    """Return True if XLA accepts the handlers. XLA rejects handlers for another version of its API."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -44,15 +44,16 @@ def available() -> bool:
 
 @cache
 def groups(index: str, place: str | None = None) -> str:
-    """Return the name for slots with indices and positions of these dtypes."""
+    """Return XLA's name for the operation that groups slots by row; indices and positions have these dtypes."""
     group, index_type, place_type = group_kernel(np.dtype(np.int64)), np.dtype(index), np.dtype(place or index)
     moved = place is not None
 
     def groups(frame, part, parts):
-        """Compute order, starts, named, ids and memory from indices, and positions if moved; rows, values.
+        """Compute (order, starts, named, ids, memory) from indices, and from positions if the slots were moved. The
+        attributes are rows and values.
 
-        order has the positions of the slots' values, sorted by index and stably. starts has the first slot of each row.
-        named is the number of rows with slots, and ids has these rows, then `rows`.
+        `order` has the positions of the slots' values, sorted stably by index. `starts` has the first slot of each row.
+        `named` is the number of rows that have slots; `ids` has these rows, and then `rows`.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -78,7 +79,8 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Return the first row of a part, a multiple, such that all parts have about the same number of slots."""
+    """Return the first row of a part, rounded to a multiple of `multiple`. All parts have about the same number of
+    slots."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
     while first < last:
@@ -92,7 +94,7 @@ def cut(starts, named, part, parts, multiple):
 
 @cache
 def sums(dtype: str, index: str = "") -> str:
-    """Return the name for sums of rows of a dtype, or, without a dtype of indices, for sums of bags."""
+    """Return XLA's name for the operation that sums the rows of a dtype; if `index` is empty, it sums bags."""
     fold, stored, index_type, bags = (
         fold_kernel(dtype),
         FORMATS[dtype].stored,
@@ -101,9 +103,9 @@ def sums(dtype: str, index: str = "") -> str:
     )
 
     def sums(frame, part, parts):
-        """Compute the sums and zeros after them, and ids as indices, from (..., ids).
+        """Compute the rows' sums followed by zeros, and ids in the dtype of indices, from (..., ids).
 
-        For bags compute the sums only, each in the row of its id, and zeros.
+        For bags compute only the sums, and write each to the row of its bag; all other rows become zeros.
         """
         values, order = matrix(operand(frame, 0), stored), vector(operand(frame, 1), U64)
         starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
@@ -128,7 +130,7 @@ def sums(dtype: str, index: str = "") -> str:
 
 
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
-    """Return the name for an optimizer's steps. If scaled, the last number is a factor of the values."""
+    """Return XLA's name for an optimizer's step. If `scaled` is True, the last number is a factor of the values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
     some, two, three = (len(formula.state) > k for k in range(3))
@@ -164,7 +166,8 @@ def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
 # ---------------------------------------------------------------------- norms
 @cache
 def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
-    """Return the name for the terms of values of a dtype, or of their rows' sums."""
+    """Return XLA's name for the operation that adds a norm's terms to bins, from values of a dtype or from the sums of
+    their rows."""
     kernel: Any = squares.rows_kernel if rows else squares.dense_kernel
     measure, stored, (count, _) = (
         kernel(dtype, ord, exact=exact),
@@ -173,9 +176,9 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     )
 
     def bins(frame, part, parts):
-        """Add the terms to the zeros, which are bins.
+        """Add the norm's terms to the bins; `zeros` is the bins' initial value.
 
-        The operands are (zeros, values), or for rows (zeros, values, order, starts, named).
+        The operands are (zeros, values); for sums of rows they are (zeros, values, order, starts, named).
         """
         own = np.zeros((count, 4), I64)
         if rows:
@@ -203,11 +206,12 @@ def bins_shape(dtype: str, *, exact: bool) -> tuple[int, int]:
 
 @cache
 def total(ord: int, *, exact: bool) -> str:
-    """Return the name for the norm that bins hold."""
+    """Return XLA's name for the operation that computes a norm from bins."""
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute the norm (1,) from the bins of several leaves, or -1 if it is undecided."""
+        """Compute the norm, of shape (1,), from the bins of several leaves; it is -1 if the bins do not determine the
+        last bit."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

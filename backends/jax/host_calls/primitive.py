@@ -1,9 +1,9 @@
 """Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
 
-Lowering a program for its platform makes the choice, so one trace serves all platforms. XLA's operations run in an
-exported program, because another process lacks the calls, and under vmap. They also run for operations on whole
-tables over several devices, because XLA would gather the tables for a call. May import: `jax`, the core, this folder,
-`islices.backends.jax.precision`.
+The choice is made when a program is lowered for its platform, so one trace serves all platforms. XLA's operations run
+under vmap, and in an exported program, because another process lacks the compiled kernels. They also run for whole
+tables that are spread over several devices, because XLA would gather the tables for a kernel. May import: `jax`, the
+core, this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from islices.core.locks import load_module
 
 
 class Operation:
-    """The static facts of an operation on arrays and `Slots`. The class is a frozen dataclass, because JAX compares
-    facts by value."""
+    """The static facts of an operation on arrays and `Slots`. Subclasses are frozen dataclasses, because JAX compares
+    an equation's parameters by value."""
 
     whole = True  # whole tables are among the operands
 
-    #: abstract values of the results from those of the operands
+    #: a function from the operands' abstract values to the results'
     results: Callable[..., Sequence[Any]]
-    #: the results by compiled handlers
+    #: the results, computed by compiled handlers
     on_host: Callable[..., Sequence[Array]]
-    #: the results by XLA's operations
+    #: the results, computed by XLA's operations
     elsewhere: Callable[..., Sequence[Array]]
 
     def linear(self, *args: Any) -> Sequence[Array]:
@@ -41,16 +41,16 @@ class Operation:
 
 
 def kernels_run() -> bool:
-    """Return whether kernels are to run if the program runs on CPU.
+    """Return True if compiled kernels are to run when the traced program runs on CPU.
 
-    They need numba and an XLA that accepts the calls, and a trace outside of ``use_kernels(False)`` and
-    ``execution("framework")``.
+    Kernels need numba and an XLA that accepts the handlers. The program must be traced outside of
+    ``use_kernels(False)`` and ``execution("framework")``.
     """
     return modes.kernels_in_traces() is not None and parts().available()
 
 
 def parts() -> Any:
-    """Return the module of the compiled handlers. It needs numba, so it is imported when kernels run."""
+    """Return the module `parts`. The module needs numba, so it is only imported when kernels run."""
     return load_module("islices.backends.jax.host_calls.parts")
 
 

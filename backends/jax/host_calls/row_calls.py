@@ -21,7 +21,7 @@ from islices.backends.jax.host_calls.primitive import Operation, kernels_run, pa
 from islices.backends.jax.host_views import Tracer
 from islices.optim.formulas import Formula
 
-#: Number of elements that is worth a second thread, and the minimum of a part.
+#: The number of elements from which a second thread pays, and the smallest number of elements of a part.
 SHARED, LEAST = 1 << 19, 1 << 16
 
 
@@ -33,15 +33,17 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call a compiled handler on this number of elements. aliases maps an operand to the result that has its memory."""
+    """Call the compiled handler `name`; `elements` decides the number of threads. `aliases` maps an operand's number to
+    that of the result that reuses its memory."""
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
-    numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # the first by name
+    numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # "parts" is the first attribute by name
     return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
 
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """Return order, starts, named and ids of slots. Norm and step share them, since XLA runs equal calls once."""
+    """Return the groups of slots: order, starts, named and ids, as `parts.groups` computes them. A norm and a step
+    share the groups, because XLA runs equal calls once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))
@@ -58,7 +60,7 @@ def _operands(x: Slots) -> tuple[list[Array], int]:
 
 
 def _takes(*leaves: Slots) -> bool:
-    """Return whether kernels are to run on slots if the program runs on CPU.
+    """Return True if compiled kernels are to run on these slots when the program runs on CPU.
 
     Raise ValueError if the number of slots is a symbol of jax.export.
     """
@@ -72,16 +74,18 @@ def _takes(*leaves: Slots) -> bool:
             )
         if 0 in (x.indices.size, x.values.size) or x.rows is None or x.rows > np.iinfo(x.indices.dtype).max:
             return False
-        if x.rows.bit_length() + x.indices.size.bit_length() > 64:  # `kernels.grouping` packs both
+        if x.rows.bit_length() + x.indices.size.bit_length() > 64:  # `kernels.grouping` packs row and position
             return False
     return kernels_run()
 
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Return sums and ids of traced indices, in as many slots as indices; None if no kernel runs or nothing is traced.
+    """Return (sums, ids): the sums of traced values per row. Both have as many entries as indices. The result is None
+    if no kernel runs or nothing is traced.
 
-    The rows are ascending. Spare slots contain zeros and the id rows. Slots out of range are left out.
+    The ids are ascending. Spare entries at the end have zeros and the id `rows`. Slots whose index is out of range are
+    left out.
     """
     if not isinstance(indices, Tracer):
         return None
@@ -182,7 +186,7 @@ class _Norm(Operation):
                 bins += _call(name, [jnp.zeros(shape, np.int64), *given], [(shape, np.int64)], elements, {0: 0})
             return _call(parts().total(self.ord, exact=exact), bins, [((1,), np.float64)])[0]
 
-        # kernels return -1 if their bits leave the result undecided
+        # kernels return -1 if the bits that they keep do not determine the result
         norm = total(exact=False)
         return [lax.cond(jnp.any(norm < 0), lambda: total(exact=True), lambda: norm)]
 

@@ -2,8 +2,8 @@
 
 optax maps its functions over the leaves of a tree. JAX's leaves of slices are their values *and their indices*, so
 optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
-transformations. The other functions replace optax's functions of the same names. Dense leaves go to optax. The state is
-optax's, so either side loads the other's checkpoints. docs/jax.md lists the combinations that work.
+transformations. The other functions replace optax's functions of the same names. optax computes the dense leaves. The
+state is optax's, so a checkpoint of either package loads in the other. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = [
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
-    """Add updates to the parameters, as `optax.apply_updates` does; a sparse update only changes its rows.
+    """Add updates to the parameters, as `optax.apply_updates` does; a sparse update only changes the rows that it
+    contains.
 
     Parameters
     ----------

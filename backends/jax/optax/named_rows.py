@@ -1,7 +1,7 @@
 """Handle trees with sparse leaves, and run transformations on the rows of these leaves.
 
-This module has no formulas: optax or an `islices.optim.Optimizer` steps on arrays that only contain these rows. SPEC
-clauses 16 and 17.
+This module has no formulas: it passes arrays of these rows only to optax or an `islices.optim.Optimizer`, which takes
+the step. SPEC clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return whether x is one leaf here; optax sees a tree of arrays."""
+    """Return True for slices and tables, which are one leaf here; for optax they are trees of arrays."""
     return isinstance(x, (IndexedSlices, Table))
 
 
@@ -36,7 +36,7 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def weights_of(params: Any) -> Any:
-    """Return params with arrays in place of tables: the form of a transformation's state."""
+    """Return params with arrays in place of tables, the tree from which optax builds a transformation's state."""
     return jax.tree.map(lambda x: x.weights if isinstance(x, Table) else x, params, is_leaf=is_leaf)
 
 
@@ -68,7 +68,8 @@ def check_transformation(inner: Any, argument: str) -> Any:
 # ---------------------------------------------------------------------- rows
 @dataclass(frozen=True)
 class NamedRows:
-    """The distinct rows of a gradient, with methods that read and write these rows; a single leaf to JAX."""
+    """The distinct rows of a gradient, with methods that read and write these rows of an array. JAX treats an instance
+    as a single leaf."""
 
     slices: IndexedSlices  # coalesced
 
@@ -78,7 +79,7 @@ class NamedRows:
         return self.slices.backend
 
     def holding(self, x: Array, argument: str) -> Array:
-        """Return x if it has the table's shape or one number per row; otherwise raise ValueError."""
+        """Return x if it has the table's shape or one number per row of the table; otherwise raise ValueError."""
         shape = self.slices.dense_shape
         if self.B.shape(x) not in (shape, shape[:1]):
             raise ValueError(
@@ -93,7 +94,7 @@ class NamedRows:
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """Return x with new rows."""
+        """Return x with these rows replaced."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 
@@ -111,12 +112,12 @@ class NamedRows:
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
-    """Return the distinct rows of slices, which only include sentinels in traced code."""
+    """Return the distinct rows of slices. In traced code they may include the sentinel row."""
     return NamedRows(coalesce(s))
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Return weights plus update: each row is added once, in the wider type, and rounded once."""
+    """Return weights plus update. Each row is added once, in the wider of the two types, and rounded once."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -130,7 +131,7 @@ def _add(B: Backend, x: Array, y: Array, *, dtype: str) -> Array:
 # ---------------------------------------------------------------------- optax's arithmetic
 @dataclass(frozen=True)
 class _Part:
-    """An array of a transformation's state, and its rows for a step."""
+    """An array of a transformation's state, and the rows of the array that a step uses."""
 
     whole: Array
     rows: NamedRows
@@ -139,7 +140,7 @@ class _Part:
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
     """Run inner on the rows of slices in gradients, state and parameters, and on whole dense leaves.
 
-    optax.tree_map_params finds the state's arrays for each leaf.
+    optax.tree_map_params finds the arrays of the state that belong to a leaf.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
@@ -164,7 +165,8 @@ def _read(rows: Any, weights: Array) -> Array:
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """Select the rows of a table's arrays; numbers, one per table, and dense leaves stay as they are."""
+    """Select the rows of an array of a table. Dense leaves stay as they are, and so do state entries with one number
+    per table."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
@@ -179,14 +181,15 @@ def _is_masked(x: Any) -> bool:
 def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     """Return one table's update and state: the optimizer's addition to the rows, or to all rows for a dense gradient.
 
-    All rules used here end in w - x or w + x, so a step on w = 0 gives exactly -x or x. `add_to_rows` adds this to w,
-    with the bits of a step on w itself. This is why the update of 16-bit tables is float32.
+    All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
+    update to w, the result has the bits of a step on w itself. So that this holds for 16-bit tables too, their update
+    is float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)
     if not isinstance(grad, IndexedSlices):
         B = get_backend(grad)
-        gradient = B.widen(jnp.atleast_1d(grad))  # an optimizer's tables have rows
+        gradient = B.widen(jnp.atleast_1d(grad))  # an optimizer's table has at least one axis
         update, state = optimizer.step(B.zeros_like(gradient), gradient, state)
         return jnp.reshape(update, jnp.shape(grad)), state
     rows = named_rows(grad)

@@ -1,7 +1,8 @@
 """Read and write the state of optax's optimizers as named arrays, to continue a training of another framework.
 
-A state is {parameter: {"step": ..., "m": ..., "v": ...}}, with arrays of any framework by the names of the records of
-`islices.optim`. The modules for torch and Keras use the same form. May import: `jax`, `numpy`, the core, this folder.
+A state is {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names that the
+records of `islices.optim` define. The modules for torch and Keras use the same form. May import: `jax`, `numpy`, the
+core, this folder.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from islices.core.conversion import convert
 from islices.core.registry import describe
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: The class of an optax state -> its fields -> the names of `islices.optim`'s records; other classes have none.
+#: The class of an optax state -> its fields -> their names in the records of `islices.optim`. Arrays of other classes
+#: have no names.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdamState": {"mu": "m", "nu": "v"},
     "ScaleByAmsgradState": {"mu": "m", "nu": "v", "nu_max": "v_max"},
@@ -30,7 +32,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByRssState": {"sum_of_squares": "accumulator"},
     "TraceState": {"trace": "momentum"},
 }
-#: The names of the arrays that `islices.optim` keeps.
+#: The names of the arrays in the states of `islices.optim`.
 OURS = {"step", "master", *(name for record in RECORDS.values() for name in record.stored)}
 #: Classes whose count is the number of steps, including schedules.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
@@ -56,7 +58,8 @@ def _names(params: Any) -> dict[Any, str]:
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the place of an array at a path of a state, of optax's classes or of `from_optim`; None if unknown."""
+    """Return the place of the array at a path of a state; None if the state is neither optax's nor that of
+    `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
@@ -80,7 +83,8 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     state : optax state
-        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`, in chains too.
+        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. A chain may
+        contain them.
     params : tree of arrays and `islices.Table`
         The parameters of this state.
 
@@ -120,14 +124,15 @@ def start_from(
         The result of ``tx.init(params)``, whose arrays are replaced in the new state.
     params : tree of arrays and `islices.Table`
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}, with arrays of any framework by the names of `islices.optim`.
-        `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must have the same
-        step count, because optax has one count. Schedules continue from this count too.
+        Parameter -> {"step": ..., "m": ..., "v": ...}. Arrays may be of any framework, and have their names in
+        `islices.optim`. `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must
+        have the same step count, because optax has one count. Schedules continue from this count too.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "optax" for optax. Required for momentum and for amsgrad's
+        The framework whose optimizer made the arrays: "optax" for optax. It is required for momentum and for amsgrad's
         maximum, because frameworks store them differently. Arrays for a state of `from_optim` are not converted.
     learning_rate : float, optional
-        The learning rate of the optimizers, which converts momentum of steps to momentum of gradients and back.
+        The learning rate of both optimizers. Some frameworks store momentum with the learning rate included, others
+        without; this number converts between them.
 
     Returns
     -------
@@ -137,8 +142,9 @@ def start_from(
     Raises
     ------
     TypeError, ValueError
-        A parameter or an array is unknown or missing, or an array has another shape. A required semantics is missing,
-        or its maximum differs. Momentum needs a learning rate, and learning_rate is None.
+        A parameter or an array is unknown or missing, or an array has the wrong shape. `semantics` is required and
+        missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs a learning
+        rate, and `learning_rate` is None.
 
     Examples
     --------
@@ -181,7 +187,7 @@ def start_from(
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
-    """Yield the arrays of optax's classes that other frameworks may store in other units, with their records."""
+    """Yield (name, record) for each array that other frameworks may store differently from optax's classes."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:
@@ -196,7 +202,7 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
-    """Check the names and shapes of a parameter's arrays against those of the state."""
+    """Check that a parameter's given arrays have the names and shapes of the arrays in the optax state."""
     check_names(given, sorted(held), ["step"], place)
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)

@@ -1,4 +1,4 @@
-"""Find transformations that `on_rows` cannot run: compare steps on a few rows with optax's steps on all rows.
+"""Find transformations that `on_rows` cannot run: compare steps on some rows with optax's steps on all rows.
 
 The verdict depends on what a transformation returns, not on its name or state. SPEC clause 24.
 """
@@ -17,7 +17,8 @@ from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 
-#: The size of each row's gradient in the first steps, and of its weights. Later gradients name some of these rows.
+#: The magnitudes of each row's gradient in the first steps, and of the row's weights. Later gradients contain some of
+#: these rows.
 GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
 WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])
 NAMED = np.array([1, 3, 4, 6])
@@ -40,13 +41,13 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
     Notes
     -----
-    A transformation that raises on small arrays, or computes with traced values, is not judged.
+    No error is raised for a transformation that fails on small arrays or computes with traced values.
     """
     with jax.ensure_compile_time_eval():
         try:
             differ = _differ(inner, updates, params is not None, {name: _known(x) for name, x in extra.items()})
         except (TypeError, ValueError, LookupError):
-            return  # the update raises this too, unless only the probe's sizes are at fault
+            return  # the update raises this error too, unless only the small sizes of the probe cause it
     if differ:
         raise ValueError(
             "inner: got a transformation that computes a row's update from the other rows, their number or its place "
@@ -55,11 +56,12 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
 
 def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> bool:
-    """Return whether steps on named rows differ from steps on all rows; False if that cannot be judged."""
+    """Return True if steps on a gradient's rows differ from steps on all rows. Return False if the values are traced,
+    so that they cannot be compared."""
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
-        """Return a random array for a leaf; each row of a table has its scale."""
+        """Return a random array for a leaf; `scales` has the magnitude of each row of a table."""
         sparse = isinstance(x, IndexedSlices)
         shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)

@@ -18,7 +18,7 @@ from islices.porting.trajectory.descriptions import as_description
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """Return a transformation that steps as tx does and records each update; the training loop does not change.
+    """Return a transformation that steps as `tx` does and also records each update. The training loop stays the same.
 
     Parameters
     ----------
@@ -26,20 +26,21 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         A transformation of optax or of `islices.backends.jax.optax`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        The transformation before tx, as in ``optax.chain(clip, tx)``. Its clipped gradients are recorded separately.
+        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns are recorded separately.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation with the state of tx, or of the chain of both. Each update records the gradients and the
-        optimizer of `from_optim`. If `update` gets the parameters, it also records them, with the state before and
-        after the step. Call ``recorder.add(batch=..., loss=...)`` before update to record more. The tables after a step
-        are recorded at the next step; after the last step call ``recorder.step(tables=params)``.
+        A transformation with the state of `tx`, or of ``optax.chain(clip, tx)``. Each update records the gradients and,
+        if `tx` comes from `from_optim`, the optimizer. If `update` gets the parameters, it also records them and the
+        state before and after the step. Call ``recorder.add(batch=..., loss=...)`` before update to record more. The
+        tables after a step are recorded at the next step; after the last step call ``recorder.step(tables=params)``.
 
     Raises
     ------
     TypeError
-        tx or clip is not a transformation, or recorder is not a JaxRecorder, which traced code requires.
+        `tx` or `clip` is not a transformation, or `recorder` is not a JaxRecorder, the only recorder that works in
+        traced code.
 
     Examples
     --------
@@ -85,7 +86,7 @@ def _description(tx: Transformation) -> dict[str, Any] | None:
     """Describe the optimizer that `from_optim` was given, or return None."""
     try:
         return as_description(getattr(tx.update, OPTIMIZER, None))
-    except TypeError:  # another transformation, or a learning rate that follows a schedule
+    except TypeError:  # tx is another transformation, or its learning rate is a schedule
         return None
 
 

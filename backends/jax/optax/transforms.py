@@ -1,4 +1,4 @@
-"""Transform sparse updates: clip them, or step by optax or islices.optim, on rows.
+"""Transform sparse updates: clip them, or let optax or `islices.optim` step on their rows.
 
 SPEC clauses 7 to 10 and 16.
 """
@@ -34,7 +34,7 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
 ROWS = ("touched", "all")
-#: The states that keep gradients for a later step.
+#: The classes of states that store gradients for a later step.
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)
 #: The attribute of `from_optim`'s update that holds the optimizer.
 OPTIMIZER = "islices_optimizer"
@@ -64,7 +64,8 @@ def clip_by_global_norm(
         The ranks that hold the parts of one gradient: the name of the mapped axis within shard_map, or "jax" between
         processes. Each rank passes its updates. See `islices.distributed.get_group`.
     replicated : bool, or a structure of bools like the updates', or like an upper part of it
-        True for leaves that are the same on every rank (dense gradients after a psum). They count once.
+        True for leaves that are the same on every rank, such as dense gradients after a psum. The norm counts these
+        leaves once.
 
     Returns
     -------
@@ -73,11 +74,12 @@ def clip_by_global_norm(
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid. The first update checks group and replicated; the call checks the other arguments.
+        An argument is invalid. This function checks its other arguments; the first update checks `group` and
+        `replicated`.
 
     Notes
     -----
-    `islices.clip_by_global_norm` clips sparse and dense leaves. SPEC clauses 7, 8 and 10, with a group 25.
+    `islices.clip_by_global_norm` clips sparse and dense leaves. SPEC clauses 7, 8 and 10, and clause 25 for a group.
 
     Examples
     --------
@@ -111,7 +113,7 @@ def clip_by_block_rms(
     semantics : {"islices", "optax"}
         The library whose factor is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on its leaf; see `clip_by_global_norm`.
+        The effect of a NaN or infinite norm on the leaf; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -148,7 +150,8 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> optax.GradientTransformation:
-    """Limit each unit to clipping times the norm of the parameters' unit, as `optax.adaptive_grad_clip` does.
+    """Limit the norm of each unit to `clipping` times the norm of the parameters' unit, as `optax.adaptive_grad_clip`
+    does.
 
     Parameters
     ----------
@@ -160,7 +163,7 @@ def adaptive_grad_clip(
     semantics : {"islices", "optax"}
         The library whose factor is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on its unit; see `clip_by_global_norm`.
+        The effect of a NaN or infinite norm on the unit; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -169,7 +172,7 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid. In update: parameters are missing, or their structure differs.
+        An argument is invalid. `update` raises if parameters are missing or have another structure than the updates.
 
     Notes
     -----
@@ -203,29 +206,30 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ----------
     inner : optax.GradientTransformation
         A transformation that treats each row by itself, so that zero rows of the gradient do not change the other rows.
-        Accepted are adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others. Rejected
-        are norms of parameters or moments (lamb, lars), means over rows, factored moments like adafactor's, and noise.
+        adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others do so. `on_rows`
+        rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as adafactor's, and
+        noise.
     rows : {"touched", "all"}
         "touched": rows of the parameters and of the state that a sparse gradient lacks keep their bits, at no cost.
-        "all": gradients become dense, every row moves as in optax, and the update is dense.
+        "all": gradients become dense, every row is updated as in optax, and the update is dense.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation with inner's state, on arrays in place of tables; either can load the other's state.
+        A transformation whose state is that of `inner` for arrays in place of tables. Both can load each other's state.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        inner is not a transformation. Another transformation has changed the indices of updates, or updates do not
-        fit the parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its
+        `inner` is not a transformation. Another transformation has changed the indices of updates, or updates do not
+        fit the parameters. The first update with a sparse leaf raises if a probe of `inner` on small arrays finds that
         rows depend on each other.
 
     Notes
     -----
     All rows share one step count: rows that a gradient lacks do not catch up later. If a gradient contains every row,
-    "touched" has the bits of "all" and of optax on the dense gradient (in jit up to XLA's contractions). For
-    differentiation by JAX, the rows read are constants. SPEC clause 16.
+    "touched" has the bits of "all" and of optax on the dense gradient (in jit up to XLA's contractions). If JAX
+    differentiates the update, the rows that it reads count as constants. SPEC clause 16.
 
     Examples
     --------
@@ -268,13 +272,14 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 # ---------------------------------------------------------------------- islices.optim
 def from_optim(optimizer: Optimizer) -> Transformation:
-    """Turn an optimizer of `islices.optim` into a transformation with the same bits, eagerly and in jit.
+    """Turn an optimizer of `islices.optim` into a transformation. Steps have the optimizer's bits, eagerly and in jit.
 
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
         A rule that ends in an addition to the weight (`additive` in its record): every rule except FTRL. Frozen rows,
-        duplicates="raw" and weight decay are rejected; chain ``on_rows(optax.add_decayed_weights(...))`` instead.
+        duplicates="raw" and weight decay raise. For weight decay, chain ``on_rows(optax.add_decayed_weights(...))``
+        instead.
 
     Returns
     -------
@@ -285,7 +290,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        The argument is not an optimizer, or its step is not an addition.
+        The argument is not an optimizer, or its step is not an addition to the weight.
 
     Notes
     -----
@@ -322,12 +327,13 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     def init(params: Any) -> Any:
         return jax.tree.map(lambda x: optimizer.init(jnp.atleast_1d(x)), weights_of(params))
 
-    setattr(update, OPTIMIZER, optimizer)  # for `recorded`: transformations have no room for it
+    setattr(update, OPTIMIZER, optimizer)  # `recorded` reads it; a transformation has no field for it
     return Transformation(init, update)
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """Name the options that keep a step from being an addition that depends on gradient and state only."""
+    """Name the optimizer's options whose step is not an addition to the weight, or depends on more than gradient and
+    state."""
     record = RECORDS.get(optimizer.name)
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"

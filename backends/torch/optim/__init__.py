@@ -1,9 +1,9 @@
-"""Optimizers for models with sparse gradients: torch.optim's classes, which also step by rows.
+"""Optimizers for models with sparse gradients: the classes of torch.optim, with steps on the rows of a gradient.
 
 ``from islices.backends.torch import optim`` and ``optim.Adam(model.parameters(), lr=1e-3)`` replace torch.optim.Adam
 and torch.optim.SparseAdam. The formulas are those of `islices.optim`, with the same bits on every framework;
-semantics="torch" selects those of torch.optim. A hyperparameter that is None has the default of its semantics. Each
-record of an optimizer (`islices.optim.record`) has a class here, with torch's names and order. SPEC clause 16.
+semantics="torch" selects the formulas of torch.optim. A hyperparameter that is None gets the default of the semantics.
+Each record of an optimizer (`islices.optim.record`) has a class here, with torch's names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, TypeAlias, Unpack
 
 import torch
-from torch.optim import Optimizer as Optimizer  # torch's names, so that the import of optim is the only change
+from torch.optim import Optimizer as Optimizer  # a name of torch.optim, so that scripts only change the import of optim
 from torch.optim import lr_scheduler as lr_scheduler
 from torch.optim import swa_utils as swa_utils
 
@@ -32,13 +32,14 @@ __all__ = [
     "SparseAdam",
 ]
 
-#: Hyperparameters; None stands for the default of the semantics.
+#: The type of hyperparameters; None means the default of the semantics.
 Number: TypeAlias = float | torch.Tensor | None
 Betas: TypeAlias = tuple[float | torch.Tensor, float | torch.Tensor] | None
 
 
 class Adagrad(RowOptimizer):
-    """Adagrad, which lowers each element's learning rate by its squared gradients (Duchi et al. 2011).
+    """Adagrad, which divides each element's step by the root of the sum of the element's squared gradients (Duchi et
+    al. 2011).
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class Adagrad(RowOptimizer):
     lr_decay : float or Tensor of one, default 0.0
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     initial_accumulator_value : float, default 0.0
         Initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-10
@@ -58,11 +59,11 @@ class Adagrad(RowOptimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.adagrad` has the formula. The state: "step", "sum". SPEC clause 16.
+    `islices.optim.adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -98,7 +99,7 @@ class RowwiseAdagrad(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     initial_accumulator_value : float, default 0.0
         Initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-08
@@ -109,11 +110,11 @@ class RowwiseAdagrad(RowOptimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.rowwise_adagrad` has the formula. The state: "step", "sum". SPEC clause 16.
+    `islices.optim.rowwise_adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -153,7 +154,7 @@ class Adam(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move; `AdamW` decouples it.
+        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples it.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
@@ -164,12 +165,12 @@ class Adam(RowOptimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.adam` has the formula. The state: "step", "exp_avg", "exp_avg_sq"; options add "max_exp_avg_sq".
-    SPEC clause 16.
+    `islices.optim.adam` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq"; options add
+    "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -201,7 +202,7 @@ class Adam(RowOptimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    """AdamW, which is Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ class AdamW(Adam):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.01
-        The rows that move are multiplied by 1 - lr * weight_decay first.
+        First the rows that the step updates are multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
@@ -224,12 +225,12 @@ class AdamW(Adam):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.adamw` has the formula. The state: "step", "exp_avg", "exp_avg_sq"; options add "max_exp_avg_sq".
-    SPEC clause 16.
+    `islices.optim.adamw` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq"; options add
+    "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -258,18 +259,18 @@ class Adamax(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the largest absolute gradient.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.adamax` has the formula. The state: "step", "exp_avg", "exp_inf". SPEC clause 16.
+    `islices.optim.adamax` defines the formula. The state has "step", "exp_avg" and "exp_inf". SPEC clause 16.
 
     Examples
     --------
@@ -304,9 +305,9 @@ class Ftrl(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     l1 : float or Tensor of one, default 0.0
-        Strength of the penalties.
+        Strength of the l1 penalty.
     l2 : float or Tensor of one, default 0.0
-        Strength of the penalties.
+        Strength of the l2 penalty.
     beta : float or Tensor of one, default 0.0
         Added to the root in the denominator.
     lr_power : float, default -0.5
@@ -314,19 +315,20 @@ class Ftrl(RowOptimizer):
     initial_accumulator_value : float, default 0.1
         Initial value of the sums of squares.
     l2_shrinkage : float or Tensor of one, default 0.0
-        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. It is TensorFlow's
-        l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas double it, and l2 too.
+        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. TensorFlow calls
+        this number l2_shrinkage_regularization_strength. The formulas of TensorFlow and Keras double both l2_shrinkage
+        and l2.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.ftrl` has the formula. The state: "step", "z", "n". SPEC clause 16.
+    `islices.optim.ftrl` defines the formula. The state has "step", "z" and "n". SPEC clause 16.
 
     Examples
     --------
@@ -357,7 +359,8 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion, which moves every element by the learning rate against the sign of a running mean (Chen et al. 2023).
+    """Lion, which changes every element by the learning rate, against the sign of a running mean of gradients (Chen et
+    al. 2023).
 
     Parameters
     ----------
@@ -366,18 +369,18 @@ class Lion(RowOptimizer):
     betas : two floats or Tensors of one, default (0.9, 0.99)
         Weight of the running mean in the direction of the step, and decay of the running mean.
     weight_decay : float or Tensor of one, default 0.0
-        The rows that move are multiplied by 1 - lr * weight_decay first.
+        First the rows that the step updates are multiplied by 1 - lr * weight_decay.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.lion` has the formula. The state: "step", "exp_avg". SPEC clause 16.
+    `islices.optim.lion` defines the formula. The state has "step" and "exp_avg". SPEC clause 16.
 
     Examples
     --------
@@ -404,7 +407,7 @@ class Lion(RowOptimizer):
 
 
 class NAdam(RowOptimizer):
-    """Nadam, which is Adam with Nesterov's momentum, growing with the step count (Dozat 2016).
+    """Nadam, which is Adam with Nesterov's momentum; the momentum grows with the step count (Dozat 2016).
 
     Parameters
     ----------
@@ -415,23 +418,23 @@ class NAdam(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     momentum_decay : float, default 0.004
         Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras uses 1; optax has no
         such growth.
     decoupled_weight_decay : bool, default False
-        True decouples the decay: it multiplies the rows that move by 1 - lr * weight_decay first.
+        True decouples the decay: it first multiplies the rows that the step updates by 1 - lr * weight_decay.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.nadam` has the formula. The state: "step", "exp_avg", "exp_avg_sq". SPEC clause 16.
+    `islices.optim.nadam` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -461,7 +464,8 @@ class NAdam(RowOptimizer):
 
 
 class RMSprop(RowOptimizer):
-    """RMSprop, which divides the gradient by the root of a running mean of its squares (Tieleman and Hinton 2012).
+    """RMSprop, which divides the gradient by the root of a running mean of squared gradients (Tieleman and Hinton
+    2012).
 
     Parameters
     ----------
@@ -472,7 +476,7 @@ class RMSprop(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the root.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     momentum : float or Tensor of one, default 0.0
         Decay of a buffer of steps.
     centered : bool, default False
@@ -483,12 +487,12 @@ class RMSprop(RowOptimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.rmsprop` has the formula. The state: "step", "square_avg"; options add "momentum_buffer", "grad_avg".
-    SPEC clause 16.
+    `islices.optim.rmsprop` defines the formula. The state has "step" and "square_avg"; options add "momentum_buffer"
+    and "grad_avg". SPEC clause 16.
 
     Examples
     --------
@@ -527,22 +531,22 @@ class SGD(RowOptimizer):
     momentum : float or Tensor of one, default 0.0
         Momentum coefficient; 0 disables it.
     dampening : float or Tensor of one, default 0.0
-        The gradient enters the buffer times 1 - dampening.
+        The gradient is multiplied by 1 - dampening before it is added to the buffer.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that move.
+        weight_decay * w is added to the gradient of the rows that the step updates.
     nesterov : bool, default False
-        Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
+        Step by gradient + momentum * buffer instead of by the buffer (Sutskever et al. 2013).
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument does not fit. Nothing has changed then.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----
-    `islices.optim.sgd` has the formula. The state: "step"; options add "momentum_buffer". SPEC clause 16.
+    `islices.optim.sgd` defines the formula. The state has "step"; options add "momentum_buffer". SPEC clause 16.
 
     Examples
     --------
@@ -571,9 +575,9 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise an error.
+    """The class torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise an error.
 
-    ``Adam(params, semantics="torch")`` has the same steps, and Adam's for dense gradients.
+    ``Adam(params, semantics="torch")`` takes the same steps, and also accepts dense gradients, with Adam's step.
 
     Parameters
     ----------
@@ -582,14 +586,14 @@ class SparseAdam(RowOptimizer):
     betas : two floats or Tensors of one, default (0.9, 0.999)
     eps : float or Tensor of one, default 1e-08
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the objective: steps follow the gradient upwards.
     **options
         See `RowOptimizer`: frozen, master, max_norm and others. rows is "touched" and semantics is "torch".
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An option or a gradient does not fit. Nothing has changed then.
+        An option or a gradient is invalid. The call changes nothing.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer that steps by islices.optim.
+"""The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer whose steps `islices.optim` computes.
 
 `islices.optim` has every formula. This module has the groups of parameters, and a step over all groups that checks
 everything before it writes anything.
@@ -36,7 +36,7 @@ from islices.optim.row_steps import Request
 
 
 class Options(TypedDict, total=False):
-    """Options of all classes and, except max_norm, of parameter groups; see `RowOptimizer`."""
+    """The options that all classes accept. Parameter groups accept them too, except max_norm; see `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
@@ -52,17 +52,18 @@ class Options(TypedDict, total=False):
 
 
 class Made(NamedTuple):
-    """The optimizers of islices.optim for a group, and the group's values from which they were made."""
+    """The optimizers of islices.optim for a group, and the values of the group from which `made_from` made them."""
 
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
     known: Mapping[str, Any]  # the group's values except lr
-    frozen: Any  # a copy of known["frozen"]: masks are changed in place
+    frozen: Any  # a copy of known["frozen"], because users may change a mask in place
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Base class of the optimizers, which step the rows of a sparse gradient, and dense gradients as a whole.
+    """Base class of the optimizers, which update the rows that a sparse gradient contains; a dense gradient updates all
+    rows.
 
     Use the classes of `islices.backends.torch.optim`. Each accepts these options, besides its hyperparameters, in its
     constructor and in each group of parameters.
@@ -72,15 +73,15 @@ class RowOptimizer(torch.optim.Optimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
         Parameters, or groups of parameters, as torch.optim accepts them.
     rows : {"touched", "all"}, optional
-        The rows that a sparse gradient moves: those that it contains, or all, by the dense formula on its dense form.
-        Default: "touched", or "all" with a warning if the semantics has nothing else. If you pass "touched", a dense
-        gradient that would move all rows raises.
+        The rows that a sparse gradient updates: "touched" means the rows that the gradient contains; "all" means all
+        rows, by the formula for dense gradients. The default is "touched", or "all" with a warning if the semantics
+        defines nothing else. If you pass "touched", a dense gradient that would update all rows raises.
     semantics : {"islices", "torch", ...}
-        The library whose arithmetic is used: docs/optimizers.md. The semantics has the defaults of hyperparameters
-        that are None; the defaults of "islices" are torch's. A dense gradient gets the formula of rows="all", if the
-        semantics has it.
+        The library whose arithmetic is used: docs/optimizers.md. The semantics defines the defaults of hyperparameters
+        that are None; "islices" uses torch's defaults. For a dense gradient the formula of rows="all" is used, if the
+        semantics has one.
     maximize : bool
-        Follow the gradient upwards.
+        True maximizes the objective: steps follow the gradient upwards.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
         Rows that keep their bits in every parameter of the group, also under weight decay.
     master : bool
@@ -91,18 +92,18 @@ class RowOptimizer(torch.optim.Optimizer):
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
         with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
-        because ``p.grad`` is only read. It stays unclipped. max_norm belongs to the optimizer, not to its groups and
-        their ``state_dict``. You may set it between steps.
+        because it only reads ``p.grad``, which stays unclipped. max_norm belongs to the optimizer, not to groups or to
+        ``state_dict``. You may set max_norm between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool
-        Only False is accepted, since steps are counted on the host and no gradient is recorded through a step.
+        Only False is accepted, because the host counts steps, and autograd does not record a step.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. At a step: a
-        gradient, a group or a state is invalid. Then no parameter or state of any group has changed.
+        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step raises if
+        a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
 
     Attributes
     ----------
@@ -149,13 +150,13 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with hyperparameters for it, and check them."""
+        """Add a group of parameters, after a check of the parameters and of the group's hyperparameters."""
         if isinstance(param_group, dict):
             param_group = complete(self.rule, param_group, self.defaults)
             check_group(self.rule, param_group)
         super().add_param_group(param_group)
         params = self.param_groups[-1]["params"]
-        if len(set(params)) < len(params):  # torch warns, and steps it twice
+        if len(set(params)) < len(params):  # torch warns about a repeated parameter, and steps on it twice
             del self.param_groups[-1]
             raise ValueError("params: got one parameter twice in a group; accepted is each once")
 
@@ -166,41 +167,42 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         closure : callable, optional
-            A function that recomputes the loss and its gradients.
+            A function that recomputes and returns the loss, and computes the gradients.
 
         Returns
         -------
-        The result of closure, or None.
+        The result of `closure`, or None without a closure.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            A gradient, a group or a state is invalid; the message names the parameter. No parameter and no state has
-            been changed then.
+            A gradient, a group or a state is invalid; the message names the parameter. The call changes no parameter
+            and no state.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if (found := getattr(self, "found_inf", None)) is not None and found.item():
-            return loss  # a GradScaler that saw an overflow
+            return loss  # a GradScaler has found an overflow
         with torch.no_grad():
             self._step()
         return loss
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return whether a GradScaler leaves unscaling to `step`, because it rejects float16 gradients.
+        """Return True if a GradScaler must leave unscaling to `step`, because torch's GradScaler rejects float16
+        gradients.
 
-        torch sets ``grad_scale`` and ``found_inf`` during this step.
+        torch sets ``grad_scale`` and ``found_inf`` on the optimizer during such a step.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
 
     def _step(self) -> None:
         scale = getattr(self, "grad_scale", None)
-        factor = None if scale is None else scale.double().reciprocal().float().item()  # as GradScaler.unscale_
-        # check all parameters of all groups before the first is written
+        factor = None if scale is None else scale.double().reciprocal().float().item()  # as in unscale_
+        # check all parameters of all groups before the first write
         requests, places, begun = [], [], []
         for number, group in enumerate(self.param_groups):
             for place, p, request, new in self._writes(number, group, factor):
@@ -215,15 +217,16 @@ class RowOptimizer(torch.optim.Optimizer):
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
-        """Return the limit and formula that clip before each step, or None. Raise an error if they are invalid."""
+        """Return the limit and the formula of the clip before each step, or None if there is no clip. Raise an error
+        for an invalid limit or semantics."""
         if self.max_norm is None:
             return None
         given = self.max_norm.detach() if isinstance(self.max_norm, Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """Return the steps on gradients clipped by the norm of all gradients. Each step reads the factor when it
-        runs."""
+        """Return the steps with gradients clipped by the norm of all gradients. Each step reads the clip's factor when
+        the step runs."""
         requested = self._clip_formula(self.defaults["semantics"])
         if requested is None:
             self.total_norm = None
@@ -237,9 +240,10 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Yield (place, parameter, step, new arrays of its state), checked, for the parameters that have gradients.
+        """Check each parameter that has a gradient, and yield (place, parameter, step, new arrays of the parameter's
+        state).
 
-        The steps are those on gradients times factor.
+        Each step uses the gradient times `factor`.
         """
         made = None
         for position, p in enumerate(group["params"]):
@@ -264,7 +268,8 @@ class RowOptimizer(torch.optim.Optimizer):
             yield place, p, request, new
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
-        """Return the optimizers for a group's present values, which schedulers and users change between steps."""
+        """Return the optimizers for a group's current values. Schedulers and users may change the values between
+        steps."""
         made = self._made.get(number)
         if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
             for name, x in made.known.items():
@@ -284,9 +289,9 @@ class RowOptimizer(torch.optim.Optimizer):
     def _prepared(
         self, p: Tensor, grad: Any, optimizer: Optimizer, *, master: bool
     ) -> tuple[Request, Mapping[str, Tensor]]:
-        """Return the checked step of one parameter, and the arrays that are new in its state."""
+        """Check and return the step of one parameter, and the arrays that are new in the parameter's state."""
         table: Tensor = p
-        if p.ndim == 0:  # a table of one row
+        if p.ndim == 0:  # a 0-d parameter is a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
@@ -294,15 +299,15 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups, which this class and torch's class of the same name can load.
+        """Return the state and the groups as a dict, which this class and torch's class of the same name can load.
 
         Returns
         -------
         dict
-            The dict that torch.optim has. Its arrays are those in use, not copies. Only "step" is a copy, a 0-d
-            float64 Tensor on the CPU, which all implementations of torch's steps accept.
+            A dict in torch.optim's form. Its arrays are those that the optimizer uses, not copies. Only "step" is a
+            copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept.
         """
-        # runs before the user's hooks
+        # this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
         try:
             return super().state_dict()
@@ -316,19 +321,20 @@ class RowOptimizer(torch.optim.Optimizer):
         ----------
         state_dict : dict
             Tensors are copied to the devices of the parameters and keep their bits (torch rounds them to the
-            parameters' type). All hyperparameters of the groups are loaded, semantics and rows included. The optimizer
-            keeps its values for those that a state of torch's class lacks.
+            parameters' type). All hyperparameters of the groups are loaded, semantics and rows included. If a state of
+            torch's class lacks an option, the optimizer keeps the present value of the option.
 
         Raises
         ------
         TypeError, ValueError
-            The state belongs to another optimizer, or to parameters of other shapes. The optimizer has not changed.
+            The state belongs to another optimizer, or to parameters of other shapes. The call does not change the
+            optimizer.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
-        # not by torch, which would round to the parameters' type
+        # torch would round the arrays to the parameters' type, so these hooks load them
         held: dict[Tensor, dict[str, Tensor]] = {}
-        # the first runs after the user's hooks, the second before them
+        # the first hook runs after the user's hooks, the second before them
         handles = [
             self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held)),
             self.register_load_state_dict_post_hook(lambda _: self.state.update(held), prepend=True),
@@ -348,14 +354,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _scaled(grad: Tensor, factor: float | None) -> Tensor:
-    """Return a gradient times a factor; a float16 gradient is converted to float32 first, which avoids underflow."""
+    """Return a gradient times a factor. A float16 gradient is first converted to float32, to avoid underflow."""
     if factor is None:
         return grad
     return (grad.float() if grad.dtype == torch.float16 else grad) * factor
 
 
 def _is_constant(x: Any) -> bool:
-    """Return whether a value of a group cannot change in place."""
+    """Return True if a value of a group cannot change in place."""
     return all(part is None or isinstance(part, (float, int, str)) for part in (x if type(x) is tuple else (x,)))
 
 

@@ -1,7 +1,7 @@
 """Keep the state of a parameter between steps, and check state_dicts.
 
-Arrays have torch.optim's names, so programs that read torch's states also read these. torch's class and the class
-here load each other's states if the arrays have the same meaning.
+Arrays have torch.optim's names, so programs that read torch's states also read the states of this package. torch's
+class and the class of this package load each other's states if the arrays have the same meaning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
 
-#: Options that torch's groups have and the groups here lack.
+#: The options of torch's groups that groups of this package lack.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
@@ -42,7 +42,8 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: Tensor, held: Mapping[str, Tensor], *, master: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the state for islices.optim, and its new arrays. At the first step all arrays are new."""
+    """Return the state in the form of islices.optim, and the arrays of the state that are new. At the first step all
+    arrays are new."""
     names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -52,7 +53,7 @@ def opened(
         stored = names_there.get(name, name)
         if stored in held:
             state[name] = held[stored]
-    if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # the parameter is 0-d
+    if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # then the parameter is 0-d
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
         return state, {}
@@ -62,7 +63,7 @@ def opened(
 
 
 def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Tensor]:
-    """Return a state by torch's names, with the parameter's number of dimensions."""
+    """Return a state with torch's names; arrays get the parameter's number of dimensions."""
     flat = p.ndim == 0
     return {
         RECORDS[rule].stored.get(name, name): x.reshape(()) if flat and name != "step" else x
@@ -72,11 +73,12 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load: with foreach=True they accept no integer steps."""
+    """Return a state_dict that torch's classes can load. Steps become floats, because torch's classes with foreach=True
+    accept no integers."""
     state: dict[Any, Any] = {
         key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}
         if isinstance(held, Mapping) and "step" in held
-        else held  # an entry of the user
+        else held  # an entry that the user added
         for key, held in state_dict["state"].items()
     }
     for name, function in RECORDS[rule].recomputed.items():
@@ -88,9 +90,9 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any]) -> dict[str, Any]:
-    """Return a state_dict with whole groups, and put copies of the parameters' states into held.
+    """Check a state_dict, and return it with completed groups. Copies of the parameters' states are put into `held`.
 
-    Raise TypeError or ValueError for an invalid one.
+    Raise TypeError or ValueError for an invalid state_dict.
     """
     for name, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(state_dict.get(name), kind):
@@ -103,7 +105,7 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tens
                 f"state_dict: param_groups[{number}]: got {describe(old)}; accepted is a dict with 'params', a list"
             )
     if [len(group["params"]) for group in given] != [len(group["params"]) for group in groups]:
-        return state_dict  # torch has a message for that
+        return state_dict  # torch raises an error for it
     state, loaded = dict(state_dict["state"]), []
     for number, (group, old) in enumerate(zip(groups, given, strict=True)):
         place = f"state_dict: param_groups[{number}]"
@@ -123,17 +125,18 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tens
 
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved group, completed with the optimizer's values for options that torch's class lacks."""
+    """Return a saved group, completed with the optimizer's values of options that torch's class lacks."""
     check_decoupled(optimizer.rule, old.get("decoupled_weight_decay"), ", where its state belongs")
     own = torch_names(optimizer.rule)
     kept = {name: x for name, x in old.items() if name not in OF_TORCH or name in own}
-    if "semantics" not in old:  # the semantics need not have an option that is off
+    if "semantics" not in old:  # an option that is off stays off, even if the semantics does not have the option
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
     return complete(optimizer.rule, kept, group)
 
 
 def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
-    """Raise ValueError for another optimizer's group, which only its options show before its first step."""
+    """Raise ValueError if a group has options of another optimizer. Before the first step, only options show whose
+    group it is."""
     own = torch_names(optimizer.rule)
     names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
     others = [name for name in old if name in names]
@@ -145,7 +148,7 @@ def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> No
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
-    """Raise ValueError for arrays of torch's class that the semantics keeps in other units."""
+    """Raise ValueError if a state of torch's class has arrays that the semantics stores in other units."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -158,7 +161,7 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tensor) -> dict[str, Tensor]:
-    """Return a copy of a parameter's state. The next step initializes missing arrays."""
+    """Check a parameter's state, and return a copy of it. The next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
@@ -166,7 +169,7 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
     record = RECORDS[optimizer.rule]
     added, named = record.added, record.stored
     accepted = {named.get(name, name) for name in ("step", *own, *added, *record.recomputed, "master")}
-    counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
+    counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count steps
     needed = {named.get(name, name) for name in (*counted, *own) if name not in added}
     if held and not needed <= set(held) <= accepted:
         names = ", ".join(map(repr, ["step", *(named.get(name, name) for name in own)]))
@@ -177,7 +180,7 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
     state = {}
     for name in ("step", *own, *added, "master"):
         stored = named.get(name, name)
-        if name == "step" and held:  # an uncounted state comes from at least one step
+        if name == "step" and held:  # a state without a count was made by at least one step
             state[stored] = step_count(held.get(stored, 1)).to(p.device)
         elif stored in held:
             state[stored] = held_array(held[stored], p, own.get(name, State(name)), stored)
@@ -185,7 +188,7 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
 
 
 def step_count(step: Any) -> Tensor:
-    """Return a step count in the form that islices keeps."""
+    """Return a step count in the form that islices stores."""
     number = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
@@ -195,7 +198,7 @@ def step_count(step: Any) -> Tensor:
 
 
 def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
-    """Return a copy of a state's array in the form that islices keeps for a parameter."""
+    """Return a copy of an array of a state, in the form that islices stores for the parameter."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
     kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)
@@ -204,5 +207,5 @@ def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
         raise ValueError(f"{stored}: got one for a parameter of {kind}; accepted is a parameter of 16 bits")
     if tuple(x.shape) != shape:
         raise ValueError(f"{stored}: got shape {tuple(x.shape)}; accepted for a parameter {tuple(p.shape)} is {shape}")
-    dense = to_dense(x) if x.layout is torch.sparse_coo else x  # torch's SGD sums up sparse gradients
+    dense = to_dense(x) if x.layout is torch.sparse_coo else x  # torch's SGD stores sparse momentum
     return dense.detach().to(p.device, getattr(torch, wide), copy=True).contiguous()

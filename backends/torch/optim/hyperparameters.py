@@ -1,7 +1,7 @@
 """Make the optimizers of islices.optim for a group of parameters as torch.optim defines it.
 
 A group uses torch's names, such as betas, alpha and initial_accumulator_value. islices.optim uses other names, such as
-beta1, beta2, rho and initial_accumulator. The optimizer's record has both.
+beta1, beta2, rho and initial_accumulator. The optimizer's record lists both.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from islices.optim.record import RECORDS
 
 Group = Mapping[str, Any]
 
-#: The options of a group, in addition to hyperparameters.
+#: The options of a group, besides its hyperparameters.
 OPTIONS = ("rows", "semantics", "maximize", "frozen", "master", "duplicates")
-#: Options of torch that islices accepts only as False -> the reason.
+#: Options of torch that islices accepts only if they are False -> the reason.
 REFUSED = {
     "capturable": "islices counts steps on the host, which no CUDA graph captures",
     "differentiable": "islices records no gradient through a step",
@@ -47,7 +47,7 @@ def torch_names(rule: str) -> tuple[str, ...]:
 
 
 class Rate(Schedule):
-    """The present learning rate of a group, for an optimizer that reads it at each step."""
+    """The current learning rate of a group, as a schedule that an optimizer reads at each step."""
 
     __slots__ = ("rule", "value")
 
@@ -80,7 +80,8 @@ def _plain(x: Any, name: str) -> Any:
 
 
 def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
-    """Return the defaults by torch's names. "islices" has torch's defaults if torch has the optimizer."""
+    """Return {torch's name: default} for a semantics. The defaults of "islices" are torch's if torch has the
+    optimizer."""
     record = RECORDS[rule]
     known = dict(lookup_formula(record.presets, semantics, rule).defaults)
     if semantics == "islices" and "torch" in record.presets:
@@ -90,10 +91,10 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 
 
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
-    """Return the group completed with all options and hyperparameters.
+    """Return the group with all options and hyperparameters added that it lacks.
 
-    A hyperparameter that the group lacks comes from defaults if the group's semantics has it. Otherwise it is the
-    default of the semantics, or None.
+    A hyperparameter that the group lacks gets its value in `defaults`, if there is one and the group's semantics has
+    the hyperparameter. Otherwise it gets the default of the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
@@ -105,7 +106,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
 
 
 def check_group(rule: str, group: Group) -> None:
-    """Raise TypeError or ValueError for an invalid group, in torch's names."""
+    """Raise TypeError or ValueError for an invalid group; the message uses torch's names."""
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
@@ -121,7 +122,8 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
-    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class; hint follows its name."""
+    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. `hint` follows the name of
+    that class in the message."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:
@@ -133,13 +135,13 @@ def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
 
 
 def known_values(rule: str, group: Group) -> dict[str, Any]:
-    """Return all values that `made_from` reads, except the learning rate."""
+    """Return all values of a group that `made_from` reads, except the learning rate."""
     return {name: group[name] for name in (*torch_names(rule), *OPTIONS) if name != "lr"}
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and for dense gradients. They are the same unless the semantics has a dense
-    formula."""
+    """Return the optimizers for sparse and for dense gradients. Both are the same object unless the semantics defines a
+    formula for dense gradients."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
@@ -153,13 +155,13 @@ def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimi
 
 
 def in_islices(rule: str, group: Group) -> dict[str, Any]:
-    """Return the hyperparameters by islices' names, with numbers in place of Tensors."""
+    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:
             x = group[theirs]
             if x is False:
-                x = None  # the semantics need not have an option that is off
+                x = None  # an option that is off is not passed, because the semantics may lack the option
         elif isinstance(betas := group["betas"], (tuple, list)) and len(betas) == len(BETAS):
             x = betas[BETAS.index(ours)]
         else:

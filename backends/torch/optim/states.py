@@ -1,8 +1,8 @@
 """Read and write the state of torch's optimizers as named arrays, to continue a training of another framework.
 
-A state is {tensor: {"step": ..., "m": ..., "v": ...}}, with arrays of any framework by the names of `islices.optim`'s
-records. The modules for Keras and optax use the same form. May import: `numpy`, `torch`, the core,
-`islices.backends.torch.adapter`, this folder.
+A state is {name of a tensor: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names
+that the records of `islices.optim` define. The modules for Keras and optax use the same form. May import: `numpy`,
+`torch`, the core, `islices.backends.torch.adapter`, this folder.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from islices.core.registry import describe
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: torch's class -> the record of the same formula.
+#: The name of torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
-#: the types of arrays in states
+#: the types that count as arrays in states
 ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer's class, or of its base class in torch.optim, or None."""
+    """Return the record for an optimizer's class, or for the base class that the class has in torch.optim. Return None
+    if neither has one."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -57,17 +58,17 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        An optimizer of torch.optim or of `islices.backends.torch.optim`. The arrays of other classes keep the names
-        that the class gives them.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer is of any other class, arrays
+        keep the names that the class uses.
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
 
     Returns
     -------
     dict of str to dict of str to Tensor
-        Arrays by the names of `islices.optim`, such as "m", "v", "accumulator" and "step", of shape (1,). Parameters
-        without a step are missing. The arrays are those of the optimizer, not copies, except for arrays that torch
-        keeps sparse.
+        Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
+        (1,). Parameters without a step are missing. The arrays are those of the optimizer, not copies, except for
+        arrays that torch stores sparse.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
 def _state_array(name: str, x: Any) -> Any:
     if name == "step":
         return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
-    # momentum of sparse gradients is sparse in torch's SGD
+    # in torch's SGD the momentum of sparse gradients is sparse
     return x.detach().to_dense() if isinstance(x, Tensor) and x.layout is torch.sparse_coo else x
 
 
@@ -109,8 +110,8 @@ def describe_optimizer(
 ) -> dict[str, dict[str, Any]]:
     """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
 
-    The description of a class that islices.optim lacks is its name. A parameter whose formula islices.optim lacks is
-    left out.
+    A class that islices.optim lacks is described by the name of the class. A parameter is left out if islices.optim
+    lacks the formula that its options select.
     """
     record = record_of(optimizer)
     kind = type(optimizer)
@@ -129,7 +130,7 @@ def describe_optimizer(
 
 
 def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse: bool) -> dict[str, Any] | None:
-    """Return a group's formula, or None if a value is not a number or the records lack the formula."""
+    """Describe a group's formula. Return None if a value is not a number, or if the records lack the formula."""
     own = isinstance(optimizer, RowOptimizer)
     semantics = group["semantics"] if own else "torch"
     if own and (group.get("frozen") is not None or group.get("master")):
@@ -161,7 +162,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
     chosen = {**preset.defaults, **statement, "rows": "touched", "duplicates": "sum"}
     if rows == "touched" and not own and "touched" not in preset.formula(chosen).rows:
-        rows = "all"  # momentum also moves rows of earlier steps
+        rows = "all"  # momentum also updates rows of earlier steps
     return {**statement, "rows": rows} if rows else statement
 
 
@@ -176,20 +177,20 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}, with arrays of any framework by the names of `islices.optim`.
-        `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that are missing keep
-        their state.
+        Parameter -> {"step": ..., "m": ..., "v": ...}. Arrays may be of any framework, and have their names in
+        `islices.optim`. `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that
+        `states` lacks keep their state.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "torch" for torch.optim. Required for momentum and for amsgrad's
-        maximum, because frameworks store them differently. Momentum that is stored as steps is divided by the group's
-        present learning rate.
+        The framework whose optimizer made the arrays: "torch" for torch.optim. It is required for momentum and for
+        amsgrad's maximum, because frameworks store them differently. If the framework's momentum includes the learning
+        rate, the momentum is divided by the group's present learning rate.
 
     Raises
     ------
     TypeError, ValueError
-        The model lacks a name; an array is unknown to the optimizer, missing, or of another shape. A required
-        semantics is missing, or its maximum differs (optax's amsgrad). Momentum is stored as steps, and the learning
-        rate is 0. No state has changed.
+        The model lacks a name, or an array is unknown to the optimizer, missing, or of another shape. `semantics` is
+        required and missing, or names a framework with an incompatible maximum (optax's amsgrad). Momentum must be
+        divided by the learning rate, and the learning rate is 0. The call changes no state.
 
     Examples
     --------
