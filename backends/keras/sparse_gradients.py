@@ -28,7 +28,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """Return a gradient that may be divided by numbers."""
+    """Return a sparse gradient as the slices that `divided` accepts, unchecked, and any other gradient unchanged."""
     return accepted(grad, variable, validate=False)
 
 

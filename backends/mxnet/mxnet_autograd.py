@@ -6,8 +6,8 @@ It handles these properties of MXNet's autograd:
   raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and, for
   each variable, one more head: the variable's size. The gradient of such a head is zero, and MXNet leaves it out of the
   sum.
-- Without ``retain_graph`` MXNet releases the whole graph, also the part that was recorded outside of the differentiated
-  function.
+- Without ``retain_graph`` MXNet releases the whole graph, including the part that was recorded outside the
+  differentiated function.
 - `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
   its forward raises, recording stays off. `record_function` replaces `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If the function raises, the caller that waits for the
