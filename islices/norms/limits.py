@@ -37,7 +37,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an accepted leaf. If the limit is traced, the leaf returns as a traced value, because its clip is unknown."""
+        """Return an accepted leaf, as a traced value if the limit is traced, because its clip is then unknown."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
