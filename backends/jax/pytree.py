@@ -154,8 +154,8 @@ def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[
 
 
 def _are_arrays(*leaves: Any) -> bool:
-    """Return True if all leaves are arrays of a gradient. JAX also builds trees of placeholders and of zero
-    tangents."""
+    """Return True if all leaves are arrays that a gradient can contain. JAX also builds trees of placeholders and of
+    zero tangents."""
     return all(isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0 for x in leaves)
 
 

@@ -402,8 +402,8 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
     """Collect the facts about plain tensors in one pass. Return None if one of them has no view, or if autograd records
     it.
 
-    `written` is True if the tensors are written next. Then autograd does not matter, but each tensor must have all of
-    its memory.
+    `written` is True if the tensors are written next. Then autograd does not matter, but each storage must hold all
+    elements of its tensor.
     """
     if not plain_eager():
         return None

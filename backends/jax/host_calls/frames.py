@@ -212,7 +212,9 @@ _kept: dict[str, Any] = {}
 
 
 def target(part: Callable[..., Any]) -> str:
-    """Register a handler that calls the template ``part(frame, part, parts)`` for all parts; return its name in XLA.
+    """Register an XLA handler that calls a template for each part of the work. Return the handler's name in XLA.
+
+    The arguments of the template are the frame, the number of the part and the number of parts.
 
     Compiled code is stored on disk under this name, so the name identifies the values of all variables in the
     template's closure.
