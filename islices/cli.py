@@ -167,8 +167,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
                 items[-1] = f"{items[-1][0]} {line.strip()}", start
                 continue
             second = re.match(r" +\S+(?: \S+)* {2,}", line)
-            wide = second is not None and second.end() <= width // 2
-            items.append((line, second.end() if second and wide else start + 4 if start else 0))
+            column = second.end() if second else width
+            items.append((line, column if column <= width // 2 else start + 4 if start else 0))
         return "\n".join(
             textwrap.fill(line, width, subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False)
             for line, column in items

@@ -33,7 +33,7 @@ from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices, parts
+from islices.core.slices import IndexedSlices, parts, shape_of
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group, named_backend
@@ -137,9 +137,7 @@ def _accept(x: Any, name: str, op: str) -> Any:
 def form_of(leaf: Any) -> list[Any]:
     """Return, as JSON values, the properties of a leaf that must be the same on every rank."""
     B, values = parts(leaf)
-    if isinstance(leaf, IndexedSlices):
-        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
-    return ["dense", B.dtype(values), list(B.shape(values))]
+    return ["sparse" if isinstance(leaf, IndexedSlices) else "dense", B.dtype(values), list(shape_of(leaf))]
 
 
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:

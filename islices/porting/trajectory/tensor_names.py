@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.core.slices import IndexedSlices
+from islices.core.slices import shape_of
 from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
@@ -95,11 +95,6 @@ def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
-
-
-def shape_of(x: Leaf) -> tuple[Any, ...]:
-    """Return the shape of a leaf as a dense array."""
-    return tuple(x.dense_shape if isinstance(x, IndexedSlices) else x.shape)
 
 
 # ---------------------------------------------------------------------- settled at the first step
