@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from islices.conformance.clauses import clause_of
 from islices.conformance.data import Array, Case, Slices
+from islices.conformance.oracles import clause_of
 
 
 def f32(*shape: int, value: float = 1.0) -> Array:

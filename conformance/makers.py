@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from islices.conformance.clauses import clause_of
 from islices.conformance.data import Array, Case, Shape, Slices
 from islices.conformance.oracle import FORMATS, round_to
-from islices.conformance.oracles import ORACLES
+from islices.conformance.oracles import ORACLES, clause_of
 
 FLOATS = tuple(FORMATS)
 INDEX_TYPES = ("int32", "int64")

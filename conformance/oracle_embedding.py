@@ -355,10 +355,9 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     return samples.sum(), Array(dense.dtype, dense.shape, data), norms_array(norms, dtype)
 
 
-#: operation -> the function that computes its expected result
-EMBEDDING = {
-    fn.__name__: fn for fn in (clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, renorm_rows)
-} | {
-    **{f"per_sample_{method}": per_sample(method) for method in ("norms", "slices", "sum", "to_dense")},
+#: operation on gradients per sample -> the function that computes its expected result
+PER_SAMPLE = {
+    "clip_per_sample_sum": clip_per_sample_sum,
     "per_sample_clip_sum": per_sample("clip_sum", "nonfinite"),
+    **{f"per_sample_{method}": per_sample(method) for method in ("norms", "slices", "sum", "to_dense")},
 }

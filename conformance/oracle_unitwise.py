@@ -103,7 +103,3 @@ def default_axes(shape: Shape) -> Any:
     if sum(n != 1 for n in shape) <= 1:
         return range(len(shape))
     return {2: [0], 3: [0], 4: [0, 1, 2], 5: [0, 1, 2, 3]}[len(shape)]
-
-
-#: operation -> the function that computes its expected result
-UNITWISE = {fn.__name__: fn for fn in (adaptive_grad_clip, clip_by_block_rms, clip_by_norm)}

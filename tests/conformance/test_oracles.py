@@ -14,7 +14,7 @@ from typing import Any
 import from_text
 import numpy as np
 import pytest
-from from_text.answers import OPERATIONS, answer
+from from_text.answers import answer
 
 from islices.conformance import generate
 from islices.conformance.data import Case, case_from_json, load_cases, vector_files
@@ -45,7 +45,6 @@ def _disagreement(case: Case) -> str:
 def test_every_group_is_there_and_every_oracle_is_used() -> None:
     assert {case.group for case in load_cases()} == {file.name.removesuffix(".json") for file in vector_files()}
     used = {case.op for case in CASES}
-    assert used == set(OPERATIONS)
     assert set(ORACLES) <= used
     assert len(CASES) > 1000
 
