@@ -17,10 +17,10 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance import corpus, oracle
+from islices.conformance.composite_operations import UnsupportedError, gradients, own_calls_of
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, read, to_backend, to_numpy
 from islices.conformance.makers import FLOATS, INDEX_TYPES, ROW_SHAPES, duplicates, slices
-from islices.conformance.operations import UnsupportedError, gradients, own_calls_of
 from islices.conformance.peak_memory import peak_growth
 from islices.norms.clip_formulas import BY_GLOBAL_NORM
 

@@ -11,8 +11,8 @@ import numpy as np
 import islices
 from islices.backend import Backend, Host
 from islices.conformance.checks import check
+from islices.conformance.composite_operations import UnsupportedError, own_calls_of
 from islices.conformance.data import leaves_of
-from islices.conformance.operations import UnsupportedError, own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core.host import bfloat16_bits
 

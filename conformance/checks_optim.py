@@ -10,10 +10,10 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance.checks import check, same
+from islices.conformance.composite_operations import own_calls_of
 from islices.conformance.data import Slices
 from islices.conformance.execute import read, to_backend
 from islices.conformance.makers import ROWS, dense, duplicates, slices
-from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS, optimizer_steps
 from islices.conformance.peak_memory import peak_growth
 

@@ -8,9 +8,9 @@ from typing import Any
 import islices
 from islices.backend import Backend
 from islices.conformance.checks import check, same
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import to_backend
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import coalesce
 
 ROWS = 6

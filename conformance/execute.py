@@ -16,8 +16,8 @@ import numpy as np
 
 import islices
 from islices.backend import Backend, Host
+from islices.conformance.composite_operations import UnsupportedError, operation
 from islices.conformance.data import Array, Case, Slices, arrays_of, encode, map_leaves
-from islices.conformance.operations import UnsupportedError, operation
 from islices.conformance.variants import STANDARD, Variant
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")

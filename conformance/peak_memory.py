@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from islices.conformance.operations import UnsupportedError
+from islices.conformance.composite_operations import UnsupportedError
 
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import Case, Entry
 from islices.conformance.execute import ChangedInputError, HarnessError, difference, forget_compiled, run_case
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.deviations import Deviation
 from islices.conformance.execute import HarnessError
-from islices.conformance.operations import UnsupportedError
 
 
 class MismatchError(AssertionError):

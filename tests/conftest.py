@@ -18,7 +18,7 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
 
 #: The slowest files first, so that two workers end at the same time. A folder stands for the files in it.
 LONGEST = [
-    "docs/test_readme.py", "backends/keras/test_each_backend.py", "docs/test_examples.py",
+    "docs/test_code_blocks.py", "backends/keras/test_each_backend.py", "docs/test_examples.py",
     "backends/keras/test_stepped.py", "conformance/test_hostile.py", "conformance/test_oracles.py", "test_packaging.py",
     "docs", "conformance/test_suite_catches.py", "backends/jax", "backends/keras", "islices/kernels/test_installs.py",
     "conformance", "islices/distributed", "backends", "islices/core", "islices/kernels",

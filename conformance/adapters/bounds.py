@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import islices
+from islices.conformance.composite_operations import operation
 from islices.conformance.data import EPS, Array, Case, Slices, arrays_of, map_leaves
 from islices.conformance.execute import read, to_backend
-from islices.conformance.operations import operation
 
 SUMS = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub", "lookup")
 NORMS = (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import islices
 from islices import config
 from islices.backend import Backend
-from islices.conformance.operations import own_calls_of
+from islices.conformance.composite_operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.properties.hostile_input import Draw, WatchedArray
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES, shown

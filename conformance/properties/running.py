@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import leaves_of
 from islices.conformance.execute import reassemble, take_apart, to_backend
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.strategies import Arguments, Optimizer

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import islices
 from islices.backend import Backend
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import Slices, map_leaves
 from islices.conformance.execute import HarnessError, difference, read, to_backend
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.ranks import plain
 from islices.conformance.ranks.cases import CASES, Collective
 from islices.conformance.ranks.mistakes import MISTAKES, Mistake

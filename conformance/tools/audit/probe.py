@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import Array
-from islices.conformance.operations import UnsupportedError
 
 #: The expected answer of a call that must raise an error.
 REFUSED = "an error"

@@ -16,7 +16,7 @@ import traceback
 import warnings
 from typing import Any
 
-from islices.conformance.operations import UnsupportedError
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.tools.audit import probes
 from islices.conformance.tools.audit.findings import framework_of
 from islices.conformance.tools.audit.probe import Probe, examine, text

@@ -15,7 +15,7 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.conformance.operations import UnsupportedError
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.peak_memory import peak_growth
 
 pytest.importorskip("numba", reason="numba is not installed")

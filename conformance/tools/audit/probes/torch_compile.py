@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding
 
-from islices.conformance.operations import UnsupportedError
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.tools.audit.probe import REFUSED, Probe
 from islices.conformance.tools.audit.probes.torch import dense
 

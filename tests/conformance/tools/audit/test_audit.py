@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from islices.cli import main
+from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.data import Array
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import command, probes
 from islices.conformance.tools.audit.findings import framework_of, modules, run_module
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe, examine
