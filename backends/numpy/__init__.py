@@ -48,6 +48,13 @@ class NumpyBackend(HostBackend):
     def to_numpy(self, x: Array) -> Host:
         return as_bits(np.asarray(x))
 
+    # ------------------------------------------------------------------ the host stores bfloat16 as uint16
+    def astype(self, x: Array, dtype: str) -> Array:
+        return self.from_host(super().astype(self.to_numpy(x), dtype), x)
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        return self.from_host(super().zeros(shape, dtype, like), like)
+
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
         look = Look([], [], [False] * len(arrays), views := [])
         for x in arrays:

@@ -216,7 +216,7 @@ class IndexedSlices:
         Raises
         ------
         TypeError
-            The framework, or islices, has no such dtype.
+            The framework, or islices, has no such dtype; or it is float64 in JAX without jax_enable_x64.
 
         Examples
         --------
@@ -229,6 +229,11 @@ class IndexedSlices:
         accepted = (*self.backend.float_dtypes, *INTEGERS)
         if name not in accepted:
             raise TypeError(f"dtype: got {show(dtype)}; accepted are {', '.join(accepted)}")
+        if host_dtype(name).itemsize == 8:  # without jax_enable_x64, JAX stores no float64, and int64 as int32
+            try:
+                name = self.backend.dtype(self.backend.asarray(np.zeros(1, name), self.values))
+            except TypeError as error:
+                raise TypeError(f"dtype: got {show(dtype)}, which {self.backend.name} cannot store: {error}") from None
         with self.backend.scope():
             return self._like(self.backend.astype(self.values, name))
 

@@ -43,6 +43,14 @@ def test_int64_ids_never_wrap() -> None:
 
 
 # ---------------------------------------------------------------------- a pytree
+def test_astype_stores_the_types_that_convert_stores() -> None:
+    with pytest.raises(TypeError, match="dtype: got 'float64', which jax cannot store.*jax_enable_x64"):
+        make().astype("float64")
+    assert make().astype("int64").values.dtype == jnp.int32
+    with jax.enable_x64(True):
+        assert make().astype("float64").values.dtype == jnp.float64
+
+
 def test_flattening_keeps_the_arrays_and_everything_else_is_structure() -> None:
     s = islices.coalesce(make())
     leaves, treedef = jax.tree_util.tree_flatten(s)

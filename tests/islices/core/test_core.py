@@ -284,6 +284,9 @@ def test_what_slices_say_of_themselves() -> None:
     n = len(a.indices)
     assert (a.ndim, a.num_slices, a.nbytes) == (2, n, a.values.nbytes + a.indices.nbytes)
     assert a.astype("float64").values.dtype == np.float64
+    half = a.astype("bfloat16")
+    assert half.values.dtype.name == half.backend.zeros((2,), "bfloat16", half.values).dtype.name == "bfloat16"
+    assert half.replace(values=half.values).values is half.values
     assert a.replace(dense_shape=(99, 2)).dense_shape == (99, 2)
     with pytest.raises(IndexError, match="accepted is 0 <= index < 1"):
         a.replace(dense_shape=(1, 2))
