@@ -44,7 +44,7 @@ def test_int64_ids_never_wrap() -> None:
 
 # ---------------------------------------------------------------------- a pytree
 def test_astype_stores_the_types_that_convert_stores() -> None:
-    with pytest.raises(TypeError, match="dtype: got 'float64', which jax cannot store.*jax_enable_x64"):
+    with pytest.raises(TypeError, match=r"dtype: got 'float64', which jax cannot store.*jax_enable_x64"):
         make().astype("float64")
     assert make().astype("int64").values.dtype == jnp.int32
     with jax.enable_x64(True):
