@@ -1,4 +1,4 @@
-"""FBGEMM's row-wise Adagrad accepts weight_decay with WeightDecayMode.L2, and does not decay on the CPU."""
+"""FBGEMM's row-wise Adagrad ignores weight_decay with WeightDecayMode.L2 on the CPU, for tables of one feature."""
 
 import torch
 from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops

@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam adds epsilon to the corrected root; its page documents the root before correction."""
+"""paddle.optimizer.Adam adds epsilon to the bias-corrected root; its documentation shows the uncorrected root."""
 
 import paddle
 

@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam counts bias correction from 2 for sparse gradients: its first step is 0.74 of Adam's."""
+"""paddle.optimizer.Adam starts bias correction at step 2 for sparse gradients, so step 1 is 0.74 of Adam's."""
 
 import paddle
 
