@@ -63,7 +63,7 @@ def refuse_xla(operation: str) -> None:
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
-            "(norms and clips run there)"
+            "(norm, global_norm, clip_by_norm, clip_by_global_norm, and operations that keep all slots run there)"
         )
 
 
