@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import dis
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
+from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
 
 from islices.core.arguments import check_flag, check_name, is_real
 from islices.core.registry import describe, get_backend
+from islices.optim import operators
 from islices.optim.factory import ROWS
 from islices.optim.formulas import Formula, Rule, State, parameters_of
 from islices.optim.hyperparameters import FINITE, Accepted, Scheduled, check_hyper
 from islices.optim.numbers import Numbers
-from islices.optim.operators import bind
 from islices.optim.optimizer import Optimizer
 from islices.optim.row_steps import array_rule
 
 ANY = Accepted("a finite number", math.isfinite)
 #: The numbers that every rule may use: the step count, which starts at 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
+#: The end of an error text.
+ACCEPTED = (
+    "accepted are +, - and the operators of islices.optim.operators, imported by name; a literal is their second "
+    "argument"
+)
 
 
 class NamedNumbers(Numbers):
@@ -96,7 +103,7 @@ def custom(
     >>> optimizer.step(table, grad, optimizer.init(table))[0].ravel().tolist()
     [0.0, 0.0, -0.5]
     """
-    bind(update, {})  # raises TypeError unless update is a plain function
+    operators.bind(update, {})  # raises TypeError unless update is a plain function
     state, row_state = dict(state or {}), dict(row_state or {})
     if both := state.keys() & row_state.keys():
         raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")
@@ -115,6 +122,7 @@ def custom(
     if odd or lacking:
         came = f"the parameter {odd[0]!r}" if odd else f"none for {lacking[0]!r}"
         raise ValueError(f"update: got {came}; accepted are {', '.join(known)}, without defaults")
+    _check_code(update)
     _check_results(update, parameters, specs)
     formula = Formula(
         update,
@@ -137,6 +145,24 @@ def custom(
     )
 
 
+def _check_code(rule: Any) -> None:
+    """Raise TypeError if a rule, or a function that it calls, has an expression whose bits differ between frameworks.
+
+    For example, XLA fuses the product of ``*`` with a following addition.
+    """
+    for x in dis.get_instructions(rule):
+        if x.opname == "COMPARE_OP" or (x.opname == "BINARY_OP" and x.argrepr.rstrip("=") not in ("+", "-")):
+            came = f"the operator {x.argrepr}"
+        elif x.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            came = f"the attribute .{x.argval.strip()}" if isinstance(x.argval, str) else "an attribute"
+        else:
+            continue
+        raise TypeError(f"update: got {came} in the function {rule.__name__}; {ACCEPTED}")
+    for called in map(rule.__globals__.get, rule.__code__.co_names):
+        if isinstance(called, FunctionType) and called.__module__ != operators.__name__:
+            _check_code(called)
+
+
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
     """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if the results have a wrong form."""
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
@@ -145,11 +171,8 @@ def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[Stat
     try:
         with np.errstate(all="ignore"):
             results = array_rule(update, get_backend("numpy"))(**given)
-    except (AttributeError, TypeError, ValueError) as error:
-        error.add_note(
-            "update: accepted are +, - and the operators of islices.optim.operators; a literal is their second argument"
-        )
-        raise
+    except (AttributeError, KeyError, NameError, TypeError, ValueError) as error:
+        raise TypeError(f"update: it raised {type(error).__name__}: {error}; {ACCEPTED}") from error
     if not isinstance(results, (tuple, list)) or len(results) != len(shapes):
         came = f"{len(results)} results" if isinstance(results, (tuple, list)) else describe(results)
         raise TypeError(f"update: got {came}; accepted is a tuple of {len(shapes)}: {', '.join(shapes)}")

@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _unbound(*args: Any) -> NoReturn:
-    raise TypeError("a rule was called without operators: array_rule(rule, backend)")
+    raise TypeError("an operator of a rule was called without operators: array_rule(rule, backend) gives them")
 
 
 def mul(a: Any, b: Any) -> Any:

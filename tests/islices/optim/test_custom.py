@@ -47,6 +47,26 @@ def literal_first(g: Any, w: Any, lr: Any) -> Any:
     return (w - mul(0.5, g),)
 
 
+def star(g: Any, w: Any, lr: Any) -> Any:
+    return (w - lr * g,)
+
+
+def calls_star(g: Any, w: Any, lr: Any) -> Any:
+    return star(g, w, lr)
+
+
+def compares(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(lr, div(g, g <= w)),)
+
+
+def method(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(lr, g.clip(lr)),)
+
+
+def built_in(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(lr, max(g, w)),)
+
+
 def start(dtype: str) -> Any:
     return np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype)
 
@@ -174,7 +194,12 @@ def test_kernels_take_rules_of_elements() -> None:
         (bare, {}, TypeError, "accepted is a tuple of 1: w"),
         (by_element, {"row_state": {"a": 0.0}}, ValueError, r"got a of shape \(1, 2\).* one number per row"),
         (by_element, {"state": {"a": 0.0}, "row_state": {"a": 0.0}}, ValueError, "row_state: got 'a'"),
-        (literal_first, {}, AttributeError, "shape"),
+        (literal_first, {}, TypeError, "it raised AttributeError: .*shape.*second argument"),
+        (star, {}, TypeError, r"got the operator \* in the function star; accepted are \+, -"),
+        (calls_star, {}, TypeError, r"got the operator \* in the function star"),
+        (compares, {}, TypeError, "got the operator <= in the function compares"),
+        (method, {}, TypeError, r"got the attribute \.clip in the function method"),
+        (built_in, {}, TypeError, "it raised"),
     ],
 )  # fmt: skip
 def test_errors(function: Any, options: Any, error: type[Exception], text: str) -> None:
