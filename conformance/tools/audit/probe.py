@@ -36,7 +36,7 @@ class Probe(NamedTuple):
         The islices call that users can make instead.
     given : str
         A short name of the input.
-    ask : callable
+    request : callable
         A function that makes the framework's call and returns the answer.
     expected : str, bool or array
         The specification's answer, or `REFUSED` if the call must raise.
