@@ -315,6 +315,42 @@ for _operation in ("coalesce", "norm", "clip"):
     check(f"coalesce/memory-1e9-rows/{_operation}", "5", operation=_operation)(memory)
 
 
+# ---------------------------------------------------------------------- tables that change in place
+@check("updates/in-place", "15")
+def in_place(backend: Backend) -> None:
+    """Check that scatter changes a table which `in_place` accepts, and returns this table."""
+    table = to_backend(backend, Array("float32", (3, 1), [1.0, 2.0, 3.0]))
+    update = to_backend(backend, Slices(Array("float32", (1, 1), [7.0]), Array("int32", (1,), [1]), (3, 1)))
+    changed = backend.in_place(table)
+    result = islices.scatter(table, update, op="update")
+    same(result, Array("float32", (3, 1), [1.0, 7.0, 3.0]), "the result")
+    if changed:
+        same(table, Array("float32", (3, 1), [1.0, 7.0, 3.0]), "in_place is True, but the table")
+        assert result is table, "in_place is True: accepted as the result is the table itself"
+
+
+# ---------------------------------------------------------------------- few or far rows
+@check("gradients/by_norm-clipped/0-d", "10")
+def clipped_number(backend: Backend) -> None:
+    """Check that a clip of a 0-d array by its norm has a gradient, which is zero."""
+    own = own_calls_of(backend)
+    x, one = (to_backend(backend, Array("float32", (), [v])) for v in (3.0, 1.0))
+    for axes in (None, ()):
+        with backend.scope():  # MXNet's operations accept 0-d arrays only here
+            (got,) = gradients(lambda v, axes=axes: own.weighted_sum(islices.clip_by_norm(v, 2.0, axes=axes), one), x)
+        same(got, Array("float32", (), [0.0]), f"axes={axes}")
+
+
+@check("padding/drop_padding/above-2^32", "12", wide=True)
+def far_padding(backend: Backend) -> None:
+    """Check that indices are compared in 64 bits: a padding index above 2^32 keeps the row with the same low bits."""
+    values, ids = Array("float32", (2, 1), [1.0, 2.0]), Array("int64", (2,), [5, 2**32 + 5])
+    left = islices.drop_padding(to_backend(backend, Slices(values, ids, (2**33, 1))), 2**32 + 5)
+    kept = islices.coalesce(left)
+    same(kept.values, Array("float32", (1, 1), [1.0]), "the values")
+    same(kept.indices, Array("int64", (1,), [5]), "the indices")
+
+
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:

@@ -108,7 +108,7 @@ def operands(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _number(value: float, like: Any) -> Any:
-    shape = (1,) * max(len(like.shape), 1)
+    shape = (1,) * len(like.shape)
     with np.errstate(over="ignore"):
         if NAMES[like.dtype] == "bfloat16":
             return share(bfloat16_bits(np.full(shape, value, np.float32)), like.context)

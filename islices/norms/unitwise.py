@@ -424,7 +424,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
         if E is modes.HOST:
             multiple, over = B.asarray(multiple, values), B.asarray(over, values)
         matrix, scaled = (units.of(B, B.widen(x)) for x in (values, clipped))
-        layout = Layout(True, bool(measured.keys), shape_of(measured.leaf)[0])
+        layout = Layout(True, bool(measured.keys), (*shape_of(measured.leaf), 1)[0])  # a 0-d leaf is one row
         member = Member(layout, matrix, measured.keys)
         attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
         limits = multiple * limit.as_array(B, attached)
