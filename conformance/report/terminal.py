@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -16,6 +15,8 @@ from islices.conformance.report.runs import Run, details, named
 GAP = 2
 #: The largest length of a row's head. Longer heads are cut, because the author of a report can choose any text.
 LONGEST = 24
+#: The number of failures that a report describes for each run.
+ENTRIES = 20
 PASSED = "passed in"
 
 STYLES = {
@@ -41,13 +42,13 @@ def report_console(file: IO[str] | None = None) -> Any:
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """Print a whole report: the matrix, remarks, every case that fails, and the counts of outcomes."""
+    """Print a whole report: the matrix, remarks, the cases that fail, and the counts of outcomes."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """Print the matrix, its legend, runs without a column, remarks, and every case that fails. Omit remarks whose
+    """Print the matrix, its legend, runs without a column, remarks, and the cases that fail. Omit remarks whose
     reason contains a text in `unless`."""
     for table in matrix(runs, console.width):
         console.print(table)
@@ -79,21 +80,23 @@ def _say(console: Any, text: str, style: str = "") -> None:
 def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup: the call, the result and the expected result of each.
 
-    Harness errors with the same reason share one entry, because one fault often breaks many cases.
+    Cases with the same reason share one entry, because one fault often breaks many cases. After `ENTRIES` entries, a
+    line counts the other cases.
     """
     from rich.markup import escape
 
-    lines = []
-    errors = Counter(case.get("reason") for case in problems(run) if case["outcome"] == "harness error")
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for case in problems(run):
-        count = errors.pop(case.get("reason"), 0) if case["outcome"] == "harness error" else 1
-        if not count:
-            continue
-        more = f", and {count - 1} more cases" if count > 1 else ""
+        alike.setdefault((case["outcome"], case.get("reason") or case["id"]), []).append(case)
+    lines, entries = [], list(alike.values())
+    for case, *others in entries[:ENTRIES]:
+        more = f", and {len(others):,} more cases" if others else ""
         style = STYLES[case["outcome"]]
         where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}{more}")
         lines.append(f"[{style}]{case['outcome']}[/] {where}")
         lines += [f"  {escape(indented(line))}" for line in details(case)]
+    if left := sum(map(len, entries[ENTRIES:])):
+        lines.append(f"{left:,} more cases fail in {escape(name)}: all are in --json")
     if run.error:
         lines.append(f"[{STYLES['harness error']}]harness error[/] {escape(name)}: {escape(indented(run.error))}")
     return lines

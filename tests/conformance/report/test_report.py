@@ -20,7 +20,7 @@ from islices.conformance.report.markdown import markdown
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.reading import MAX_LINE
 from islices.conformance.report.runs import Run
-from islices.conformance.report.terminal import problem_lines
+from islices.conformance.report.terminal import ENTRIES, problem_lines
 
 
 def runs_of(folder: Path, text: str) -> list[Run]:
@@ -44,7 +44,15 @@ def test_a_failing_case_takes_20_lines_and_json_has_the_rest(tmp_path: Path) -> 
     assert json.loads(json_lines(runs).splitlines()[1])["got"] == long
 
 
-def test_harness_errors_with_one_reason_are_one_entry(tmp_path: Path) -> None:
+def test_many_failures_are_counted(tmp_path: Path) -> None:
+    failed = [case(f"norms/{k}", "fail", got=f"{k}") for k in range(ENTRIES + 3)]
+    (run,) = runs_of(tmp_path, lines(*run_of(header("fw"), *failed)))
+    heads = [line for line in problem_lines(run, "fw") if not line.startswith("  ")]
+    assert len(heads) == ENTRIES + 1
+    assert heads[-1] == "3 more cases fail in fw: all are in --json"
+
+
+def test_failures_with_one_reason_are_one_entry(tmp_path: Path) -> None:
     names = ("norms/a", "norms/b", "norms/c")
     broken = [case(name, "harness error", reason="no memory") for name in names]
     (run,) = runs_of(tmp_path, lines(*run_of(header("fw"), *broken, case("norms/d", "fail", reason="no memory"))))
