@@ -159,9 +159,9 @@ packages = ["@PACKAGE@"]
 """
 
 ADAPTER = '''\
-"""The islices adapter of @NAME@: stage 1, each method a guess to be checked.
+"""An islices adapter for @NAME@, stage 1. Each method is a guess: check it.
 
-`islices conform -b @MODULE@` says what to write next.
+`islices conform -b @MODULE@` lists what to write next.
 """
 
 from __future__ import annotations
@@ -175,16 +175,16 @@ from islices.backend import Backend
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
-    pip = "pip install @ROOT@"  # to be corrected if the framework's distribution has another name than its module
-    protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
-    float_dtypes = ("float16", "float32", "float64")  # those the framework can hold
+    pip = "pip install @ROOT@"  # correct this if the distribution's name differs from the module's
+    protocol = @PROTOCOL@  # the value of islices.backend.PROTOCOL when this file was written
+    float_dtypes = ("float16", "float32", "float64")  # add "bfloat16" if the framework has it
 
     def is_array(self, x):
-        # better: isinstance with the framework's array type. It is asked about any object.
+        # islices calls this method with any object; better: isinstance with the framework's array type
         return type(x).__module__.partition(".")[0] == "@ROOT@"
 
     def dtype(self, x):
-        return str(x.dtype).rpartition(".")[2]  # NumPy's name of it
+        return str(x.dtype).rpartition(".")[2]  # NumPy's name of the dtype
 
     def to_numpy(self, x):
         return np.asarray(x)  # from any device
@@ -193,19 +193,20 @@ class @CLASS@(Backend):
         return np.asarray(x)  # shared, not copied; None where the memory is not the CPU's
 
     def from_host(self, array, like):
-        return importlib.import_module(self.module).asarray(array)  # shared, where the framework can
+        # must keep the dtype, except that uint16 stands for bfloat16; shares the memory if the framework can
+        return importlib.import_module(self.module).asarray(array)
 
 
 backend = @CLASS@()
 '''
 
 DEVIATIONS = """\
-# Cases of the conformance suite that fail, and are known to. Strict: a declared case that passes is a failure.
+# The cases of the conformance suite that are known to fail. The suite fails if a declared case passes.
 #
 # [[deviation]]
-# cases = "norms/norm2/*"            # a pattern over the cases' ids
-# modes = ["framework"]              # left out: every mode
-# kind = "notyet"                    # notimpl: yours to do; notyet: the framework's; never: by its nature
+# cases = "norms/norm2/*"            # a pattern for ids of cases
+# modes = ["framework"]              # the default is every mode
+# kind = "notyet"                    # notimpl: you can implement it; notyet: the framework must change; never
 # result = "differs"                 # or: raises = "NameOfTheException"
 # reason = "why, in a sentence"
 """
@@ -213,19 +214,19 @@ DEVIATIONS = """\
 README = """\
 # islices-@NAME@
 
-Row-sparse gradients of @NAME@ in islices. An adapter in the making:
+An adapter with which islices supports row-sparse gradients of @NAME@. It is not complete:
 
     pip install -e .
     islices conform -b @MODULE@
 
-1. `@PACKAGE@/__init__.py` has stage 1: arrays, and the way to the host and back. Correct its guesses until mode *host*
-   conforms. Then `def modes(self): return ["host"]` would make the adapter complete.
-2. Mode *framework* needs the primitives that conform lists as to be written, most waited for first. One that the
-   framework cannot supply is declared: `take = not_implemented("why")`, with the reason that users will read.
+1. `@PACKAGE@/__init__.py` has stage 1: arrays, and their conversion from and to NumPy. Correct the guesses until mode
+   *host* conforms. Then `def modes(self): return ["host"]` makes the adapter complete.
+2. Mode *framework* needs the primitives that conform lists; the primitive that most cases need comes first. Declare a
+   primitive that the framework cannot supply: `take = not_implemented("why")`. Users will read the reason.
 3. Other stages are optional: in_place and set_rows (tables that change in place), is_native, from_native and to_native
    (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real gradients).
-4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
+4. Declare a result that the framework cannot produce in `@PACKAGE@/deviations.toml`.
 
-What each method must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the
-clauses of SPEC.md in the package `islices.conformance`.
+`python -c "import islices; help(islices.backend.Backend)"` describes each method. The clauses of SPEC.md in the package
+`islices.conformance` define the results.
 """
