@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from islices.backend import Host
+from islices.backends.keras.native import MULTI_OPTIMIZER
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import describe
 
@@ -72,7 +73,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return state_of(optimizer.inner_optimizer)
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if isinstance(optimizer, MULTI_OPTIMIZER):
         return {path: state for one in optimizer.optimizers for path, state in state_of(one).items()}
     names = None if isinstance(optimizer, Stepped) else _names(optimizer)
     own = {variable.name: variable for variable in optimizer.variables}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-__all__ = ["BACKEND", "native"]
+__all__ = ["BACKEND", "MULTI_OPTIMIZER", "native"]
 
 #: Keras's backend in this process.
 BACKEND: str = keras.backend.backend()
@@ -25,8 +25,11 @@ HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients
 if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
     raise ImportError(
         f"islices.backends.keras: got Keras {keras.__version__}, whose optimizers have no {' and '.join(HOOKS)}; "
-        "accepted is Keras 3 as it is up to 3.15"
+        "accepted is Keras 3.5 or later"
     )
+
+#: keras.optimizers.MultiOptimizer; an empty tuple before Keras 3.15, which added it.
+MULTI_OPTIMIZER: Any = getattr(keras.optimizers, "MultiOptimizer", ())
 
 if TYPE_CHECKING:
     native: Any

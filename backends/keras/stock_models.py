@@ -13,7 +13,7 @@ import keras
 from islices.backends.keras.coalesced import Coalesced, check_replicas
 from islices.backends.keras.loss_scale import LossScaleOptimizer
 from islices.backends.keras.methods import replace
-from islices.backends.keras.native import native
+from islices.backends.keras.native import MULTI_OPTIMIZER, native
 from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.sparse_gradients import within
 from islices.core.registry import describe
@@ -109,7 +109,7 @@ def _adapt(model: Any) -> None:
             LossScaleOptimizer.around(optimizer)
         elif type(optimizer) in STOCK:
             STOCK[type(optimizer)].around(optimizer)
-        elif not isinstance(optimizer, (Coalesced, LossScaleOptimizer, keras.optimizers.MultiOptimizer)):
+        elif not isinstance(optimizer, (Coalesced, LossScaleOptimizer, MULTI_OPTIMIZER)):
             raise TypeError(
                 f"optimizer: got {describe(optimizer)}, which takes dense gradients; accepted by a row_sparse model "
                 f"are {', '.join(sorted(kind.__name__ for kind in STOCK.values()))} of keras.optimizers or of "

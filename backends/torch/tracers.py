@@ -21,16 +21,19 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 _C: Any = torch._C
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 _included = _C._dispatch_tls_local_include_set
-#: The bits of all dispatch keys that are not set in ordinary eager code.
-UNUSUAL = ~(
-    _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr()
-    | _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView).raw_repr()
-)
+#: The dispatch keys that are set in ordinary eager code.
+USUAL = _C.DispatchKeySet(_C.DispatchKey.BackendSelect) | _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)
 
+if hasattr(USUAL, "raw_repr"):
+    UNUSUAL = ~USUAL.raw_repr()
 
-def at_work() -> bool:
-    """Return True if a transform, a mode or a tracer sees the operations of this thread."""
-    return bool(_included().raw_repr() & UNUSUAL)
+    def at_work() -> bool:
+        """Return True if a transform, a mode or a tracer sees the operations of this thread."""
+        return bool(_included().raw_repr() & UNUSUAL)
+else:  # torch before 2.6; this way is slower
+
+    def at_work() -> bool:
+        return bool((_included() - USUAL).highestPriorityTypeId() != _C.DispatchKey.Undefined)
 
 
 def in_forward_mode() -> bool:
@@ -45,7 +48,7 @@ def has_tangent(x: torch.Tensor) -> bool:
 
 def plain_eager() -> bool:
     """Return True if an operation of this thread only computes values and perhaps records a gradient."""
-    return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
+    return forward_ad._current_level < 0 and not at_work()
 
 
 def in_functorch() -> bool:
