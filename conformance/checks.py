@@ -1,8 +1,7 @@
 """Check conversions, a real text in each framework's layers, and memory use, which golden vectors cannot express.
 
-A check is a function that gets a backend and raises AssertionError if the backend is wrong. Checks run in modes host
-and framework. A check registered with ``traced=True`` runs only in mode traced, and one with ``host=True`` only in mode
-host.
+A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
+modes host and framework. With ``traced=True`` it runs only in mode traced, and with ``host=True`` only in mode host.
 """
 
 from __future__ import annotations
@@ -238,7 +237,8 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Check one operation (`stage`) on the gradient that the framework's embedding layer computes for a real text."""
+    """Check one operation (`stage`) on the gradient that the framework's embedding layer computes for a real text. For
+    NumPy, islices computes the gradient."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):
@@ -387,7 +387,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
-    """Check that compiled drop_rows removes a slot, or else gives it the sentinel index and zeros."""
+    """Check that compiled drop_rows removes a slot, or else gives the slot the sentinel index and zeros."""
     ids = np.array([1, 3, 1], np.int32)
     values = np.array([[3.0], [4.0], [5.0]], np.float32)
 
@@ -403,8 +403,8 @@ def left_out_slots(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every framework's formula of clip_by_global_norm leaves a gradient below the limit unchanged. All
-    numbers are powers of two."""
+    """Check that every framework's formula of clip_by_global_norm leaves a gradient below the limit unchanged. The norm
+    and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

@@ -140,8 +140,8 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant. The jobs of --command are
     last.
 
-    A variant without a selected case gets no job. If this leaves a backend without jobs, nothing imports its framework.
-    This function imports no framework either.
+    A variant without a selected case gets no job. The framework of a backend without jobs is never imported. This
+    function imports no framework either.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():

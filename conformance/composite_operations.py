@@ -139,8 +139,8 @@ def _per_sample(method: str) -> Callable[..., Any]:
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Return the sum of a loss's gradients per sample. `kind` selects the loss. Some losses are invalid and must raise
-    an error: they are not one number per sample, or depend on several samples."""
+    """Return the sum of a loss's gradients per sample. `kind` selects an invalid loss, which must raise an error. The
+    loss is not one number per sample, or a sample influences another sample's loss."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:

@@ -282,7 +282,7 @@ def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
     quick.json lists the cases, except cases of bad input, which compute nothing. Modes host and framework run all cases
-    of bad input except the "slow errors" in quick.json. These import a second framework or trace a model.
+    of bad input except the "slow errors" in quick.json. Slow errors import a second framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
@@ -290,5 +290,5 @@ def quick_ids(mode: str) -> frozenset[str]:
 
 
 def vectors_hash() -> str:
-    """Return the SHA-256 of the vector files. Reports are comparable only if this hash is the same."""
+    """Return the SHA-256 of the vector files. Reports are comparable only if their vectors have the same hash."""
     return _vectors()[0]

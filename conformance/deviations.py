@@ -46,7 +46,7 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """Return the deviations declared next to the backend's class; an empty list if there is no file deviations.toml."""
+    """Return the deviations in the package of the backend's class; [] if the package has no deviations.toml."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:

@@ -33,8 +33,8 @@ class ChangedInputError(AssertionError):
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> Host:
-    """Convert plain data to a NumPy array. bfloat16 numbers become uint16: the upper halves of the same float32
-    numbers."""
+    """Convert plain data to a NumPy array. bfloat16 numbers become uint16, the upper halves of the same numbers in
+    float32."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
         return (bits >> np.uint32(16)).astype(np.uint16)
@@ -277,7 +277,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
 
 
 def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
-    """Return the result with the structure `shell` and the arrays `leaves`. This is the inverse of `take_apart`."""
+    """Undo `take_apart`: return the result with the structure `shell` and the arrays `leaves`."""
     if shell is None:
         return None
     if shell == "array":
@@ -296,8 +296,8 @@ def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
     """Describe the first difference in one line; return "" if there is none.
 
-    Compare bits, except that NaN equals NaN and -0 equals +0. The shapes () and (1,) are equal. Slices may be coalesced
-    although this is not expected.
+    Compare bits, except that NaN equals NaN and -0 equals +0. The shapes () and (1,) are equal. The flag coalesced may
+    be True although False is expected.
     """
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:

@@ -177,8 +177,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. Then a bit hundreds
-    of places lower decides the rounding."""
+    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit hundreds of
+    places lower may decide the rounding."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)

@@ -1,7 +1,7 @@
 """Find the Python interpreters of other environments, so that the suite can test the frameworks there.
 
-Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. For
-this, a folder that contains only islices is added to the interpreter's path.
+Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. To make
+this possible, a folder that contains only islices is added to the interpreter's import path.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def dense(shape: Shape, seed: str, dtype: str = "float32") -> Array:
 
 
 def case(id: str, op: str, *args: Any, clause: str = "", eager: bool = False, **kwargs: Any) -> Case:
-    """Return a case with its expected result. By default, its clause is the clause of the operation."""
+    """Return a case with its expected result. By default, the clause is the clause of the operation."""
     clause = clause or clause_of(op, args, kwargs)
     return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), ["eager"] * eager)
 

@@ -1,8 +1,8 @@
 """Compute the expected results of most operations in exact rational arithmetic.
 
-Every number is a `fractions.Fraction` until the specification says "rounded". Then the number is rounded once, to
-nearest even, to the stated format. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and
-infinities are Python floats and follow IEEE 754. May import: `islices.conformance.data`.
+Each operation computes the exact result. Where the specification says "rounded", the result is rounded once to the
+stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here uses
+NumPy's arithmetic, the code of islices or a framework. May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def add(*xs: Any) -> Any:
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
     """Return the float64 norm of all leaves together (clause 7). For ord 2, the exact sum of squares is rounded to
-    float64, and then its root."""
+    float64, and the root is rounded again."""
     return norm_of([v for leaf in leaves for v in values_of(coalesce(leaf)).data], ord)
 
 

@@ -150,8 +150,8 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """Return (gradients of the looked-up rows, one row per id; gradient of each weight). The second is None without
-    weights."""
+    """Return (gradients of the looked-up rows, one row per id; gradient of each weight). The second part is None
+    without weights."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data

@@ -77,8 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64: the product, by halves, of the powers base, base^2, base^4, ... for the binary digits 1
-    of t. Squares of at most 1e-290 count as 0."""
+    """Return base^t in float64. The factors are base^(2^k) for each binary digit 1 of t, multiplied by halves. Repeated
+    squares of at most 1e-290 count as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]

@@ -105,8 +105,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, and put the cases of mode host last. Meanwhile, the process that tests NumPy compiles
-    the kernels for all processes."""
+    """Order the cases by variant, and put mode host last within a variant. Meanwhile, the process that tests NumPy
+    compiles the kernels that mode host uses."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))

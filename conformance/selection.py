@@ -1,4 +1,4 @@
-"""Select cases by name, clause and group. `islices conform` does this before any framework is imported, and its
+"""Select cases by name, clause and group. `islices conform` selects cases before any framework is imported, and its
 processes select the same cases."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Make hostile files by hand. `islices.load` must raise an error for each."""
+"""Make hostile files by hand. `islices.load` must raise an error for each. With foreign=True, a file without the mark
+of islices may load."""
 
 from __future__ import annotations
 

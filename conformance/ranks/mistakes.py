@@ -157,7 +157,7 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """Return two rows of weights; return `wrong` if `here` is True, on the rank that makes the mistake."""
+    """Return two rows of weights, or `wrong` if this rank makes the mistake (`here`)."""
     return wrong if here else dense(B, 2, 1)
 
 

@@ -36,8 +36,8 @@ class BackendColumn:
 
     @property
     def lead(self) -> Run:
-        """Return the run that gives the column's rows of groups: the standard run, or the first run if there is
-        none."""
+        """Return the run whose groups the column shows: the standard run, or the first run if there is no standard
+        run."""
         return self.runs.get("") or next(iter(self.runs.values()))
 
 

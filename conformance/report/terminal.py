@@ -35,7 +35,7 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """Return a console for a report. Without a terminal, the width is 100, which suits any reader."""
+    """Return a console for a report. Without a terminal or COLUMNS, the width is 100, which suits any reader."""
     return new_console(file, edge=100)
 
 
@@ -69,7 +69,7 @@ def _edgeless(console: Any) -> bool:
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark. Its further lines are indented, so that the start of each remark is visible."""
+    """Print a remark. Further lines of the remark are indented, so that the start of each remark is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
