@@ -91,9 +91,9 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
     """Return the gradient of sum(results * upstream) with respect to the stored values of each leaf.
 
-    The results are those of the operation `op` on the leaves. For a norm, `upstream` has one array of one number.
-    Otherwise it has one array per leaf. This array has the shape of the leaf's stored values, or of the dense array for
-    clip_by_value.
+    The results are those of the operation `op` on the leaves. For a norm, `upstream` is a list of one array with one
+    number. For a clip, `upstream` has one array per leaf, with the shape of the stored values. For clip_by_value, the
+    array has the shape of the dense array.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]

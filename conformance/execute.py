@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
-A case fails if its setup raises an error (`HarnessError`), or if the call raises one. A case also fails if the call
-changes an argument (`ChangedInputError`), or if the result differs from the expected result.
+A case fails if the setup raises an error (`HarnessError`), or if the call raises an unexpected error. A case also fails
+if the call changes an argument (`ChangedInputError`), or if the result differs from the expected result.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def at_step(h: Hyper, t: int) -> Hyper:
 
 
 def is_on(x: Any) -> bool:
-    """Return True if a hyperparameter's term is part of the formula. This holds for nonzero numbers, schedules and
-    arrays."""
+    """Return True if the formula contains the term of a hyperparameter: for a nonzero number, a schedule or an
+    array."""
     return isinstance(x, (list, Array)) or x != 0
 
 

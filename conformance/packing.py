@@ -16,7 +16,7 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return a compressed text. Its first line is the SHA-256 of all files; each further line is a case."""
+    """Return a compressed text. The first line is the SHA-256 of all files; each further line is a case."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}

@@ -11,7 +11,7 @@ from islices.conformance.composite_operations import UnsupportedError
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
     """Return (result of a call, growth of the process's peak resident memory in bytes during the call). Raise
-    UnsupportedError where the system cannot measure this."""
+    UnsupportedError where the system cannot measure peak memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # reset the high-water mark to the present memory use
     except OSError as error:

@@ -159,8 +159,8 @@ class Report:
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the present run. If pytest's exit status is above 1, the footer has this status. Otherwise it has 1 if a
-        case fails or is a harness error, else 0."""
+        """End the present run. The footer contains pytest's exit status if this is above 1. Otherwise the footer
+        contains 1 if a case fails or is a harness error, else 0."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))

@@ -1,7 +1,7 @@
 """Define the laws that the public functions obey for any arguments, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments. It makes public calls, and returns the arguments of a function in `compare`. By
-default, this function is `same_bits`, so the law returns two results that must have the same bits.
+A law is a function of drawn arguments that makes public calls. The law returns a tuple, and a function of `compare`
+checks this tuple. By default, the function is `same_bits`, which checks that two results have the same bits.
 
 A counterexample prints the source of the law. So a law uses only its arguments, `islices` and Python's builtins.
 """

@@ -1,7 +1,7 @@
 """Make damaged or forged files by random changes to the bytes of good files.
 
-Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a changed manifest with a
-correct new digest, as an attacker can make it. A forged file may load if its manifest is valid. Hypothesis draws the
+Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a changed manifest, and a
+digest that is correct for the new manifest. A forged file may load if the manifest is valid. Hypothesis draws the
 changes.
 """
 
@@ -84,8 +84,7 @@ def signed(text: str) -> dict[str, str]:
 
 
 def _change_one(random: random.Random, tree: Any) -> None:
-    """Change a random item of a JSON tree: replace it with another item or an unusual value, add 1, rename its key, or
-    remove it."""
+    """Change a random item of a JSON tree. The item gets another value, or is increased by 1, renamed or removed."""
     places: list[tuple[Any, Any]] = []
     _collect(tree, places)
     (holder, key), (other, other_key) = random.choice(places), random.choice(places)

@@ -208,9 +208,9 @@ def clipped(draw: Draw) -> Arguments:
     """Draw coalesced slices, a limit, the factor 1 + 2 eps, and the number of ulps by which a second clip may change a
     value.
 
-    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, the norm is also rounded, so it is at
-    most (1 + u)^3 max_norm. The factor of the second clip is then at least 1 - 2 u (1 - 4 u). This lowers a value by at
-    most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
+    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, the norm is also rounded, so the clipped
+    norm is at most (1 + u)^3 max_norm. The factor of the second clip is then at least 1 - 2 u (1 - 4 u). This factor
+    lowers a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
     """
     x = slices(draw, draw(kinds()), moderate, coalesced=True)
     ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)

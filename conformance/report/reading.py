@@ -1,7 +1,7 @@
 """Read JSON lines as runs. A report may come from an untrusted source, so the type of every value is checked first.
 
-This module replaces unprintable characters with Python escapes, so that no renderer can write them. Examples are
-terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
+This module replaces unprintable characters with Python escapes, so that renderers write only printable text.
+Unprintable are terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations

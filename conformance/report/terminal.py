@@ -64,7 +64,8 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return True for an output without a width, such as a pipe or a file. There, each text stays on one line."""
+    """Return True for an output without a width, such as a pipe or a file. In such an output, each text stays on one
+    line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
