@@ -2,7 +2,7 @@
 
 `Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. JSON stores a float in its
 shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN and infinities
-are strings in JSON.
+are objects, such as ``{"float": "nan"}``.
 """
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ def vector_files() -> list[Any]:
 
 @functools.cache
 def _vectors() -> tuple[str, list[str]]:
-    """Return (SHA-256 of the vector files, all lines of the files). A wheel contains both in one packed file."""
+    """Return (SHA-256 of the vector files, the lines that contain the cases). A wheel contains both in one packed
+    file."""
     packed = resources.files("islices.conformance") / "vectors.xz"
     if packed.is_file():
         return unpack(packed.read_bytes())

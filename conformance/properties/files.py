@@ -64,8 +64,8 @@ def _contents(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False) -> str:
-    """Load a file. Return the outcome (a word in FINE) or a description of the fault. `original` is the tree of the
-    undamaged file."""
+    """Load a file. Return the outcome (a word in FINE) or a description of the fault. `original` is the saved tree, or
+    an object that equals no tree."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:
@@ -110,7 +110,7 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
     """Load hostile files. Return (counts of the outcomes, description of the smallest file that breaks the promise, or
     "").
 
-    Loading may end the process. So each file is first written to disk, and its path to the log.
+    Loading may end the process. So each file is first written to disk, and the file's path is written to the log.
     """
     came: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))

@@ -133,8 +133,8 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes of a hexadecimal text. Raise WireError if `x` is no such text, or has not `size` bytes; None
-    means any number of bytes."""
+    """Return the bytes of a hexadecimal text. Raise WireError for anything else, or unless there are `size` bytes. If
+    `size` is None, any number of bytes is valid."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

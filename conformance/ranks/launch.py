@@ -42,8 +42,8 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the results of all ranks. If a rank failed, raise AssertionError with the traceback or the printed
-        text of the first failed rank."""
+        """Return the results of all ranks. If a rank failed, raise AssertionError with its traceback, or with the
+        printed texts if there is no traceback."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")

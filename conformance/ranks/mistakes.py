@@ -143,7 +143,7 @@ MISTAKES += [
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Add a case in which rank 0 passes a bad argument that contains no array to determine the engine."""
+    """Add a case in which rank 0 passes a bad argument without an array that determines the engine."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)
