@@ -25,7 +25,6 @@ QUICK = ("adam", "momentum")
 
 
 def made(label: str, **options: Any) -> Any:
-    """Return the optimizer of `islices.optim` for a label in `OPTIMIZERS`."""
     name, hyper = OPTIMIZERS[label]
     return getattr(islices.optim, name)(**hyper, **options)
 

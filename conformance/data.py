@@ -145,7 +145,6 @@ def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
 
 
 def leaves_of(x: Any) -> Iterator[Any]:
-    """Yield the leaves of nested lists, tuples and dicts."""
     if not isinstance(x, (dict, list, tuple)):
         yield x
         return
@@ -274,7 +273,6 @@ def entries() -> tuple[Entry, ...]:
 
 
 def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Case]:
-    """Return the selected golden cases, in the order of GROUPS."""
     return [entry.case for entry in entries() if wanted(entry)]
 
 

@@ -169,7 +169,6 @@ def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dic
 
 
 def _check_unchanged(given: Any, plain: Any, path: str) -> None:
-    """Raise ChangedInputError if an array in `given` differs from the same array in `plain`."""
     if isinstance(plain, Slices):
         given, plain = (given.values, given.indices), (plain.values, plain.indices)
     if isinstance(plain, Array):
@@ -194,8 +193,6 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
-    """Return nested arguments with the backend's arrays moved to a device."""
-
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, islices.IndexedSlices) and leaf.backend is backend:
             values, indices = (backend.on_device(part, device) for part in (leaf.values, leaf.indices))

@@ -110,7 +110,6 @@ class Watched:
         self.now("starting Python")
 
     def now(self, says: str) -> None:
-        """Show the present work of the process."""
         self.says = says
         self._changed(self)
 

@@ -23,7 +23,6 @@ from islices.conformance.progress import bar, bars
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program with the given arguments and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",

@@ -84,7 +84,6 @@ def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
 
 
 def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
-    """Call a law with arguments that are plain data, and return its results."""
     x: Any = arguments.get("x")
     if law.native_form and x.values.dtype not in backend.native_float_dtypes:
         raise UnsupportedError(f"the {backend.native_name} has no {x.values.dtype}")

@@ -105,7 +105,6 @@ def array(draw: Draw, kind: Kind, numbers: Any, shape: Shape | None = None) -> A
 
 # ---------------------------------------------------------------------- slices
 def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> Slices:
-    """Draw slices of a table with `ROWS` rows."""
     n = min(kind.n, ROWS) if coalesced else kind.n
     spread = draw(st.sampled_from((ROWS, 1, 3)))
     layout = draw(st.sampled_from(("any", "sorted", "unique", "cancelling")))

@@ -194,7 +194,6 @@ def _mpiexec() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return the numbers of free ports on the loopback interface."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

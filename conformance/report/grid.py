@@ -152,7 +152,6 @@ def _each(counts: list[int]) -> str:
 
 
 def problems(run: Run) -> list[dict[str, Any]]:
-    """Return the cases of a run that fail or are harness errors."""
     return [case for case in run.cases if case["outcome"] in PROBLEMS]
 
 

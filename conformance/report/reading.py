@@ -207,7 +207,6 @@ ACCEPTED = {
 
 
 def _shown(value: Any) -> str:
-    """Return a rejected value as a short text."""
     if isinstance(value, (dict, list)):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
     text = printable(json.dumps(value, ensure_ascii=False))
