@@ -48,7 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the cases in quick.json, "full" all cases.
+        "quick" runs the golden cases of `quick_ids`, and checks that are not only for the full profile. "full" runs all
+        cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
