@@ -12,7 +12,8 @@ __all__ = ["Judgement", "judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `judge` or `Judgement` on first use, so that importing the suite stays fast."""
+    """Import `judge` or `Judgement` on first use, so that importing the suite does not import the module of
+    formulas."""
     if name in __all__:
         from islices.conformance.formulas import judge as module
 

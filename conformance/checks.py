@@ -1,7 +1,7 @@
-"""Checks that golden vectors cannot express: conversions, a real text in each framework's layers, and memory use.
+"""Check conversions, a real text in each framework's layers, and memory use, which golden vectors cannot express.
 
-A check is a function that gets a backend and raises AssertionError if the backend is wrong. A check runs in the modes
-host and framework. A check that compiles code runs only in traced mode.
+A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
+modes host and framework. With ``traced=True`` it runs only in mode traced, and with ``host=True`` only in mode host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Check(NamedTuple):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Return the modes in which the check runs."""
         return ("traced",) if self.traced else ("host",) if self.host else ("host", "framework")
 
     @property
@@ -62,9 +61,9 @@ def check(
 ) -> Callable[[Checker], Checker]:
     """Return a decorator that registers a function as a check.
 
-    ``wide``: the framework's 64-bit types are switched on. ``full``: the check runs only in the full profile.
-    ``traced``: the check compiles code, and runs only in traced mode. ``host``: the check runs only in mode host.
-    ``fixed`` are the arguments of the check.
+    ``wide`` switches on the framework's 64-bit types during the check. ``full`` limits the check to the full profile.
+    ``traced`` limits the check to traced mode, for code that the check compiles. ``host`` limits the check to mode
+    host. The check gets the backend and the keyword arguments ``fixed``.
     """
 
     def register(fn: Checker) -> Checker:
@@ -86,7 +85,7 @@ class SampleGradients(NamedTuple):
 
 
 def native_and_slices(backend: Backend) -> tuple[Any, Slices]:
-    """Return a sparse gradient of the framework's type, and the coalesced slices that it means."""
+    """Return (a sparse gradient of the framework's type with coalesced rows, the same gradient as plain data)."""
     plain = oracle.coalesce(duplicates("native"))
     return islices.to_native(to_backend(backend, plain)), plain
 
@@ -132,7 +131,7 @@ OPERATIONS: dict[str, tuple[Any, ...]] = {
 
 
 def called(module: Any, name: str, x: Any) -> Any:
-    """Return the result of an operation. `module` is islices or the oracle. "add" adds x to itself."""
+    """Apply an operation of `module` (islices or the oracle) to x. "add" adds x to itself."""
     return getattr(module, name)(x, *([x] if name == "add" else OPERATIONS[name]))
 
 
@@ -217,7 +216,8 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that inconsistent native objects raise an error before their framework computes with them."""
+    """Check that coalesce raises the expected error for each inconsistent native object that the framework can
+    build."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -237,7 +237,8 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Check the gradient of a framework's layer after from_native, drop_padding and a further operation."""
+    """Check one operation (`stage`) on the gradient that the framework's embedding layer computes for a real text. For
+    NumPy, islices computes the gradient."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):
@@ -274,8 +275,8 @@ MEMORY_FACTOR = 16
 
 
 def memory(backend: Backend, *, operation: str) -> None:
-    """Check that peak memory depends on the slices, not on the table: 100,000 slices of a table of 1e9 x 64 (256 GB
-    dense)."""
+    """Check that an operation on 100,000 slices of a table of 1e9 x 64 needs at most `MEMORY_FACTOR` times the memory
+    of the values. The dense table would need 256 GB."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, TABLE_ROWS, STORED).astype(np.int32)
     ids[::3] = ids[0]
@@ -295,7 +296,7 @@ def memory(backend: Backend, *, operation: str) -> None:
 
 @check("embedding/memory-1e7-rows", "12")
 def step_memory(backend: Backend) -> None:
-    """Check that a gradient step on a table of 1e7 x 4 (160 MB) allocates no table-sized array."""
+    """Check that the gradient of a lookup in a table of 1e7 x 4 (160 MB) allocates no table-sized array."""
     own = own_calls_of(backend)
     weights = backend.asarray(np.zeros((10_000_000, 4), np.float32))
     ids = backend.asarray(np.random.default_rng(0).integers(0, 10_000_000, 1000).astype(np.int32))
@@ -318,7 +319,8 @@ for _operation in ("coalesce", "norm", "clip"):
 # ---------------------------------------------------------------------- tables that change in place
 @check("updates/in-place", "15")
 def in_place(backend: Backend) -> None:
-    """Check that scatter changes a table which `in_place` accepts, and returns this table."""
+    """Check the result of scatter. If `Backend.in_place` returns True for the table, the result must be the table
+    itself."""
     table = to_backend(backend, Array("float32", (3, 1), [1.0, 2.0, 3.0]))
     update = to_backend(backend, Slices(Array("float32", (1, 1), [7.0]), Array("int32", (1,), [1]), (3, 1)))
     changed = backend.in_place(table)
@@ -332,7 +334,7 @@ def in_place(backend: Backend) -> None:
 # ---------------------------------------------------------------------- few or far rows
 @check("gradients/by_norm-clipped/0-d", "10")
 def clipped_number(backend: Backend) -> None:
-    """Check that a clip of a 0-d array by its norm has a gradient, which is zero."""
+    """Check that clip_by_norm has the gradient 0 for a 0-d array above the limit."""
     own = own_calls_of(backend)
     x, one = (to_backend(backend, Array("float32", (), [v])) for v in (3.0, 1.0))
     for axes in (None, ()):
@@ -343,7 +345,7 @@ def clipped_number(backend: Backend) -> None:
 
 @check("padding/drop_padding/above-2^32", "12", wide=True)
 def far_padding(backend: Backend) -> None:
-    """Check that indices are compared in 64 bits: a padding index above 2^32 keeps the row with the same low bits."""
+    """Check that drop_padding compares all 64 bits of an index: the padding index 2^32 + 5 does not remove row 5."""
     values, ids = Array("float32", (2, 1), [1.0, 2.0]), Array("int64", (2,), [5, 2**32 + 5])
     left = islices.drop_padding(to_backend(backend, Slices(values, ids, (2**33, 1))), 2**32 + 5)
     kept = islices.coalesce(left)
@@ -354,8 +356,8 @@ def far_padding(backend: Backend) -> None:
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Check that ids beyond the table read zeros and belong to no bag. Compiled code that makes eager calls must raise
-    an error."""
+    """Check that compiled lookups read zeros for ids outside the table, and that such ids belong to no bag. Compiled
+    code may instead raise the IndexError of eager code."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
     expected = ""
@@ -385,7 +387,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
-    """Check that, under fixed shapes, an omitted slot has the sentinel index and zeros."""
+    """Check that compiled drop_rows removes a slot, or else gives the slot the sentinel index and zeros."""
     ids = np.array([1, 3, 1], np.int32)
     values = np.array([[3.0], [4.0], [5.0]], np.float32)
 
@@ -401,8 +403,8 @@ def left_out_slots(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every framework's clip formula leaves a gradient below the limit unchanged. All numbers are powers of
-    two."""
+    """Check that every framework's formula of clip_by_global_norm leaves a gradient below the limit unchanged. The norm
+    and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

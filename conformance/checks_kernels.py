@@ -1,5 +1,5 @@
-"""Checks of compiled kernels on gradients that are too large for golden vectors. For any number of threads, kernels
-must give the bits of NumPy."""
+"""Check compiled kernels on gradients that are too large for golden vectors. With any number of threads, kernels must
+give the same bits as NumPy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def numbers(B: Backend, x: Any) -> Iterator[Host]:
-    """Yield each array of a result as a flat copy."""
+    """Yield the arrays of a result as flat NumPy copies. Slices yield values and indices; bfloat16 numbers become
+    float32."""
     for leaf in leaves_of(x):
         for part in (leaf.values, leaf.indices) if isinstance(leaf, islices.IndexedSlices) else (leaf,):
             plain = np.array(B.to_numpy(part)).reshape(-1)
@@ -60,7 +61,7 @@ def numbers(B: Backend, x: Any) -> Iterator[Host]:
 
 
 def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
-    """Check that an operation on slices with duplicates gives the same bits without kernels and with kernels on 1, 2
+    """Check that an operation on slices with duplicates gives the same numbers without kernels and with kernels on 1, 2
     and 4 threads."""
     if dtype not in B.float_dtypes:
         raise UnsupportedError(f"{B.name} has no {dtype}")

@@ -1,5 +1,5 @@
-"""Checks of optimizers that golden vectors cannot express: a hundred steps of one compiled program, large tables, and
-memory use."""
+"""Check optimizers with a hundred steps of one compiled program, large tables, and memory limits. Golden vectors cannot
+express these checks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ QUICK = ("adam", "momentum")
 
 
 def made(label: str, **options: Any) -> Any:
-    """Return the islices optimizer for a label of the suite."""
     name, hyper = OPTIMIZERS[label]
     return getattr(islices.optim, name)(**hyper, **options)
 
 
 def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
-    """Check that a hundred steps of one compiled program give the bits of the oracle."""
+    """Check that a hundred steps of one compiled program give the oracle's bits."""
     plain = dense((ROWS, 3), "compiled")
     grads = [slices(layout, "float32", "int32", (3,), "compiled") for layout in LAYOUTS]
     optimizer = made(label, rows=rows)
@@ -65,8 +64,8 @@ for _label in OPTIMIZERS:
 
 # ---------------------------------------------------------------------- large tables
 def other_rows(backend: Backend, *, label: str) -> None:
-    """Check that a step on 65,536 ids of a table of 1M x 4 changes no other row, neither in the table nor in the
-    state."""
+    """Check a step on 65,536 ids of a table of 1M x 4. In the table and the state, the rows of these ids must change,
+    and all other rows must not."""
     count, width = 1_000_000, 4
     rng = np.random.default_rng(0)
     ids = rng.integers(0, count, 65_536).astype(np.int32)
@@ -95,7 +94,8 @@ for _label in OPTIMIZERS:
 
 @check("optimizers/memory-1e7-rows", "16")
 def step_memory(backend: Backend) -> None:
-    """Check that a step on a table of 1e7 x 4 (160 MB, and as much for each state) allocates no table-sized array."""
+    """Check that an adam step on a table of 1e7 x 4 allocates no table-sized array. The table and each moment have 160
+    MB."""
     table = own_calls_of(backend).trainable(np.zeros((10_000_000, 4), np.float32))
     optimizer = islices.optim.adam(0.01)
     state = optimizer.init(table)
@@ -109,7 +109,8 @@ def step_memory(backend: Backend) -> None:
 
 
 def atomic(backend: Backend, *, label: str) -> None:
-    """Check that a step with a bad index in the last slot raises and leaves table and state unchanged, to the bit."""
+    """Check that a step with a bad index in the last slot raises IndexError, and leaves the table and the state
+    unchanged."""
     plain = dense((ROWS, 3), "atomic")
     good = duplicates("atomic")
     optimizer = made(label)

@@ -1,4 +1,4 @@
-"""Checks of a backend's sparse type that need no functions of the framework, so that they also run on plug-ins."""
+"""Check a backend's sparse type without the framework's functions, so that the checks also run on plug-ins."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROWS = 6
 
 
 def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
-    """Return a sparse object of the framework with rows of ones and unchecked row numbers, and the slices that it
-    contains."""
+    """Return (a sparse object of the framework, the same slices as plain data). All values are 1, and `indices` may be
+    invalid."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     n = len(indices)
@@ -29,7 +29,8 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """Call an operation. Return the message of its IndexError, or a description of any other outcome."""
+    """Return the message of the IndexError that an operation raises. If the operation returns, return a text with the
+    result."""
     try:
         return f"(no error, but {operation(native)!r})"
     except IndexError as error:
@@ -37,8 +38,8 @@ def refusal(operation: Callable[[Any], Any], native: Any) -> str:
 
 
 def index_out_of_range(backend: Backend, *, index: int) -> None:
-    """Check that an out-of-range index in a native object raises an error with this index. The index must not be
-    wrapped or dropped."""
+    """Check that four operations raise IndexError for a native object with a bad index. The message must name this
+    index."""
     native, _ = native_over(backend, [1, index, 3])
     for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
         got = refusal(operation, native)
@@ -52,6 +53,6 @@ for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", R
 
 @check("conversion/native-duplicates", "1", wide=True)
 def duplicates(backend: Backend) -> None:
-    """Check that duplicates in a native object are summed."""
+    """Check that coalescing a native object sums its duplicate rows."""
     native, plain = native_over(backend, [4, 1, 4])
     same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

@@ -137,10 +137,11 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job | AdapterJob]:
-    """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant.
+    """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant. The jobs of --command are
+    last.
 
-    This function imports no framework. A variant without a selected case gets no job, so its framework is never
-    imported.
+    A variant without a selected case gets no job. The framework of a backend without jobs is never imported. This
+    function imports no framework either.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
@@ -182,7 +183,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
 
 
 def _adapters(options: argparse.Namespace, folder: Path) -> list[AdapterJob]:
-    """Return one job for each --command; raise UsageError for a text that is not a command line."""
+    """Return one job for each --command. Raise UsageError if a command line or the time limit is invalid."""
     limit = seconds(options.time_limit)
     return [
         AdapterJob(text, split_command(text), limit, folder / f"command{k}.jsonl")
@@ -206,7 +207,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- results
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """Return the primitives that the backends of these runs still lack in mode framework."""
+    """Return the primitives that mode framework needs and that a backend of these runs does not yet have."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 

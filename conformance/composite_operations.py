@@ -1,5 +1,4 @@
-"""Define the operations of cases that are not public functions, such as several calls in one, and gradients by the
-framework's autodiff."""
+"""Define operations that only cases use: several public calls in one, and gradients by the framework's autodiff."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from islices.norms.limits import Nonfinite
 
 
 class UnsupportedError(Exception):
-    """The error if a case needs a feature that the backend declares as missing."""
+    """The error for a case that cannot run because the backend, the environment or the suite lacks a feature."""
 
 
 def _replace_values(s: Any, values: Any) -> Any:
@@ -29,8 +28,8 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """Return the module with the framework's calls, in the form `OwnCalls`. The module is part of the suite or of a
-    plug-in."""
+    """Return the module with the framework's calls, which docs/adapter_author.md lists. The module is part of the suite
+    or of a plug-in. Raise UnsupportedError if there is none."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration of a missing feature raises an error with the reason
     if backend.own_calls:
@@ -46,8 +45,8 @@ def own_calls_of(backend: Backend) -> Any:
 
 
 def gradients(loss: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
-    """Return the gradients of a loss with respect to all its arguments. Raise UnsupportedError if the backend has no
-    autodiff."""
+    """Return the gradients of a loss with respect to each positional argument. Raise UnsupportedError if the backend
+    has no autodiff."""
     try:
         return islices.value_and_grad(loss, tuple(range(len(args))), **options)(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
@@ -66,7 +65,8 @@ def _lookup_gradient(
     weights: Any = None,
     **options: Any,
 ) -> Any:
-    """Return the gradient of sum(lookup * upstream), where the framework computes the product and the sum."""
+    """Return the gradient of sum(lookup * upstream) with respect to the table. With `weights`, return (gradient of the
+    table, gradient of the weights). The framework computes the product and the sum."""
     own = own_calls_of(islices.get_backend(table))
     parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     if weights is None:
@@ -89,10 +89,11 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 
 
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
-    """Return the gradient of sum(results * upstream), where the results are those of an operation on the leaves.
+    """Return the gradient of sum(results * upstream) with respect to the stored values of each leaf.
 
-    The gradient is taken with respect to the stored values of each leaf. `upstream` has one array for each leaf. The
-    array has the shape of the stored values, or of the table if the operation coalesces. For a norm, it is one number.
+    The results are those of the operation `op` on the leaves. For a norm, `upstream` is a list of one array with one
+    number. For a clip, `upstream` has one array per leaf, with the shape of the stored values. For clip_by_value, the
+    array has the shape of the dense array.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
@@ -112,7 +113,7 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return the numbers of a result as an array with the shape of `upstream`."""
+    """Return a result as one array: the dense array for clip_by_value, which coalesces, else the stored values."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values
@@ -138,8 +139,8 @@ def _per_sample(method: str) -> Callable[..., Any]:
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Return the gradients per sample of a loss over each sample's rows. `kind` selects the loss; some losses must
-    raise an error."""
+    """Return the sum of a loss's gradients per sample. `kind` selects an invalid loss, which must raise an error. The
+    loss is not one number per sample, or a sample influences another sample's loss."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -166,8 +167,8 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """Return the table and the state after several steps. The steps use the gradients and the listed hyperparameters in
-    turn."""
+    """Return the table and the state after several steps. Gradients are used in turn, and so are the numbers of a
+    hyperparameter that is a list."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
@@ -178,8 +179,8 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """Return the number of a listed schedule for the count of earlier steps. A traced count must be smaller than the
-    length of the list."""
+    """Return the number of a schedule for a step. `step` counts the earlier steps. If `step` is traced, it must be
+    smaller than the length of `values`."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)

@@ -1,8 +1,8 @@
 """Turn a real text into embedding input: the documentation topics of CPython (pydoc_data.topics) as ids.
 
-The ids of words and punctuation marks are their ranks by frequency, and id 0 is padding. Each paragraph becomes one row
-of ids, cut or padded to a fixed length. A seeded generator draws upstream gradients. Everything is computed in plain
-Python, so every framework and the oracle get the same numbers.
+The id of a word or punctuation mark is its rank by frequency, from 1 on; id 0 is padding. Each paragraph becomes one
+row of ids, cut or padded to a fixed length. Plain Python computes everything, so every framework and the oracle get the
+same numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """Return a float32 upstream gradient of shape (*ids.shape, width), with absolute values between 1/16 and 2."""
+    """Return a seeded float32 upstream gradient of shape (*ids.shape, width), with absolute values between 1/16 and
+    33/16."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

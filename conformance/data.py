@@ -1,8 +1,8 @@
 """Define the values of a conformance case, independent of any framework, and convert them from and to JSON.
 
 `Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. JSON stores a float in its
-shortest decimal form. This form identifies each float64 exactly, and every narrower float is also a float64. NaN and
-infinities are strings in JSON.
+shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN and infinities
+are objects, such as ``{"float": "nan"}``.
 """
 
 from __future__ import annotations
@@ -76,16 +76,17 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return the flags that are True."""
+        """Return a dict of the flags that are True."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
-        """Return slices with the same types and dense shape, but with other rows."""
+        """Return slices with the same types and dense shape, but with other rows and flags. `data` contains the numbers
+        of all rows."""
         values = Array(self.values.dtype, (len(indices), *self.values.shape[1:]), data)
         return Slices(values, Array(self.indices.dtype, (len(indices),), indices), self.dense_shape, **flags)
 
     def at(self, places: Sequence[int], **flags: bool) -> Slices:
-        """Return the slices at the given positions, in the order of the positions."""
+        """Return the slices at the given positions, in the order of the positions. Flags are False unless given."""
         rows = self.values.rows()
         return self.holding([self.indices.data[k] for k in places], [v for k in places for v in rows[k]], **flags)
 
@@ -94,8 +95,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result, or in the errors group ``{"raises": name, "message": [words]}``. The only flag is "eager":
-    the case cannot be traced.
+    ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only flag is
+    "eager", for a case that cannot be traced.
     """
 
     id: str
@@ -112,7 +113,7 @@ class Case:
 
     @property
     def call(self) -> str:
-        """Return the call as a text in Python's syntax."""
+        """Return the call in Python's syntax."""
         args = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
         return f"{self.op}({', '.join(args)})"
 
@@ -134,8 +135,8 @@ def _show(x: Any) -> str:
 
 # ---------------------------------------------------------------------- nested values
 def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
-    """Return a copy of nested lists, tuples and dicts with fn applied to each leaf. Arrays, slices and None are
-    leaves."""
+    """Return a copy of nested lists, tuples and dicts with fn applied to each leaf. Anything else is a leaf, including
+    None."""
     if isinstance(x, dict):
         return {key: map_leaves(fn, item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):
@@ -144,7 +145,6 @@ def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
 
 
 def leaves_of(x: Any) -> Iterator[Any]:
-    """Yield the leaves of nested lists, tuples and dicts."""
     if not isinstance(x, (dict, list, tuple)):
         yield x
         return
@@ -153,7 +153,7 @@ def leaves_of(x: Any) -> Iterator[Any]:
 
 
 def arrays_of(x: Any, *, indices: bool = False) -> Iterator[Array]:
-    """Yield the arrays among the leaves. Slices yield their values, and also their indices if ``indices`` is True."""
+    """Yield the arrays among the leaves. Slices yield their values, and with ``indices`` also their indices."""
     for leaf in leaves_of(x):
         if isinstance(leaf, Slices):
             yield leaf.values
@@ -230,7 +230,8 @@ def vector_files() -> list[Any]:
 
 @functools.cache
 def _vectors() -> tuple[str, list[str]]:
-    """Return (SHA-256 of the vector files, the lines of the files). A wheel contains both in one packed file."""
+    """Return (SHA-256 of the vector files, the lines that contain the cases). A wheel contains both in one packed
+    file."""
     packed = resources.files("islices.conformance") / "vectors.xz"
     if packed.is_file():
         return unpack(packed.read_bytes())
@@ -239,7 +240,7 @@ def _vectors() -> tuple[str, list[str]]:
 
 
 class Entry(NamedTuple):
-    """A golden case as a line of its file. The JSON is decoded only when the case is needed."""
+    """A golden case as a line of its file. The property `case` decodes the JSON."""
 
     id: str
     clause: str
@@ -261,7 +262,7 @@ HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Return all golden cases in the order of GROUPS. The cases are not decoded, because decoding takes ten times as
+    """Return all golden cases in the order of GROUPS. The JSON stays encoded, because decoding takes ten times as
     long."""
     found = []
     for line in _vectors()[1]:
@@ -272,17 +273,15 @@ def entries() -> tuple[Entry, ...]:
 
 
 def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Case]:
-    """Return the selected golden cases, in the order of GROUPS."""
     return [entry.case for entry in entries() if wanted(entry)]
 
 
 @functools.cache
 def quick_ids(mode: str) -> frozenset[str]:
-    """Return the ids of the golden cases that the quick profile runs in a mode. quick.json lists all of them except bad
-    input.
+    """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    Cases of bad input compute nothing. So all of them are quick, except those that import a second framework or trace a
-    model.
+    quick.json lists the cases, except cases of bad input, which compute nothing. Modes host and framework run all cases
+    of bad input except the "slow errors" in quick.json. Slow errors import a second framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

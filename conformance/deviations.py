@@ -4,8 +4,8 @@ The file ``deviations.toml`` in the adapter's folder contains tables of this for
 
     [[deviation]]
     cases = "norms/norm2/*"      # a glob over case ids
-    modes = ["framework"]        # left out: every mode
-    kind = "notyet"              # notimpl: ours to do; notyet: upstream's; never: by the framework's nature
+    modes = ["framework"]        # without this line: every mode
+    kind = "notyet"              # notimpl: islices can fix it; notyet: upstream must fix it; never: nobody can
     raises = "NotImplementedError"   # or: result = "differs"
     reason = "why, in a sentence"
     issue = "where it is tracked, if anywhere"
@@ -46,8 +46,7 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """Return the deviations in the package that defines the backend's class; an empty list if the package has no such
-    file."""
+    """Return the deviations in the package of the backend's class; [] if the package has no deviations.toml."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:

@@ -1,5 +1,5 @@
-"""The table of calls with bad input. Each row has the exception that the specification requires and the words that its
-message must contain.
+"""Define the table of calls with bad input. Each row has the exception that the specification requires, and the words
+that the message must contain.
 
 A message names the argument, its value, and the accepted values (SPEC.md, "Bad input").
 """
@@ -20,7 +20,6 @@ def f32(*shape: int, value: float = 1.0) -> Array:
 
 
 def of(dtype: str, *data: Any) -> Array:
-    """Return a 1-D array with the given dtype and elements."""
     return Array(dtype, (len(data),), list(data))
 
 
@@ -43,7 +42,7 @@ GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """Return plain data for an array of another framework than the framework under test."""
+    """Mark plain data, so that it becomes an array of a framework other than the one under test."""
     return {"foreign": x}
 
 
@@ -52,10 +51,11 @@ TABLE: dict[str, tuple[str, str, list[str], str, list[Any], dict[str, Any]]] = {
 
 
 def row(raises: str, id: str, message: str, op: str, *args: Any, clause: str = "", **kwargs: Any) -> None:
-    """Add a row to the table. " ... " separates the parts of `message`, which may occur in any order.
+    """Add a row to the table. " ... " separates the required parts of `message`; the error may contain them in any
+    order.
 
-    An index out of range belongs to clause 2. Other bad input belongs to `clause`, or to the clause of the operation if
-    `clause` is empty.
+    An IndexError about `indices` or `ids` belongs to clause 2. Other bad input belongs to `clause`, or to the clause of
+    the operation if `clause` is empty.
     """
     if raises == "IndexError" and message.startswith(("indices ", "ids ")):
         clause = "2"

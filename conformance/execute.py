@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
-The suite distinguishes three failures. The case cannot be set up (`HarnessError`), the call raises an exception, or the
-result differs from the expected result.
+A case fails if the setup raises an error (`HarnessError`), or if the call raises an unexpected error. A case also fails
+if the call changes an argument (`ChangedInputError`), or if the result differs from the expected result.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
-    """An error of the suite itself, which is no evidence about the backend."""
+    """The error for a failure of the suite itself, which is no evidence about the backend."""
 
 
 class ChangedInputError(AssertionError):
-    """The error if a call changed an argument that it must not change."""
+    """The error for a call that changed an argument, although the call must not."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> Host:
-    """Return plain data as a NumPy array. bfloat16 becomes uint16 with the upper halves of float32 numbers, which
-    represent the values exactly."""
+    """Convert plain data to a NumPy array. bfloat16 numbers become uint16, the upper halves of the same numbers in
+    float32."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
         return (bits >> np.uint32(16)).astype(np.uint16)
@@ -43,7 +43,8 @@ def to_numpy(x: Array) -> Host:
 
 
 def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) -> Any:
-    """Return plain data as arguments for a backend. If `traced` is given, take the arrays from this iterator."""
+    """Convert plain data to arguments for a backend. If `traced` is given, take the arrays from this iterator
+    instead."""
     if isinstance(x, Array):
         if traced is not None:
             return next(traced)
@@ -69,8 +70,8 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
 
 
 def _unusual(backend: Backend, array: Host) -> Any:
-    """Return an array of a dtype that islices rejects. The array belongs to the framework if the framework has the
-    dtype, else to NumPy."""
+    """Return an array of a dtype that islices rejects. If the framework does not have the dtype, return the NumPy
+    array."""
     try:
         return backend.asarray(array)
     except (TypeError, ValueError):
@@ -88,7 +89,7 @@ def _foreign(backend: Backend, x: Array) -> Any:
 
 
 def read(x: Any) -> Any:
-    """Return a result as plain data, without sentinel slots."""
+    """Convert a result to plain data, without sentinel slots."""
     return map_leaves(_read, x)
 
 
@@ -115,7 +116,8 @@ def _plain(x: Host, dtype: str = "") -> Array:
 # ---------------------------------------------------------------------- the call
 @contextlib.contextmanager
 def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
-    """Return a context manager that sets the mode, and switches on the framework's 64-bit types if `wide`."""
+    """Run the context in a mode, with the framework's 64-bit types if `wide`. For traced mode, the caller compiles the
+    code."""
     types = backend.wide_types() if wide else contextlib.nullcontext()
     with types, contextlib.nullcontext() if mode == "traced" else islices.config.execution(mode):
         yield
@@ -157,7 +159,8 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
 
 
 def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return (arguments, plain data) of a call, without the table and the state, which the call may change in place."""
+    """Return (arguments, plain data) that the call must not change. If the backend updates the table in place, omit the
+    table, all arguments before the table, and the state."""
     place = 2 if case.op == "optimizer_steps" else 0 if case.op.startswith(("scatter_", "renorm_")) else None
     if place is None or not backend.in_place(arguments[place]):
         return (arguments, options), (case.args, case.kwargs)
@@ -166,8 +169,6 @@ def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dic
 
 
 def _check_unchanged(given: Any, plain: Any, path: str) -> None:
-    """Raise ChangedInputError if an array among the arguments no longer equals the plain data from which it was
-    made."""
     if isinstance(plain, Slices):
         given, plain = (given.values, given.indices), (plain.values, plain.indices)
     if isinstance(plain, Array):
@@ -192,8 +193,6 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
-    """Return the arguments with the backend's arrays moved to a device."""
-
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, islices.IndexedSlices) and leaf.backend is backend:
             values, indices = (backend.on_device(part, device) for part in (leaf.values, leaf.indices))
@@ -204,7 +203,7 @@ def _placed(backend: Backend, x: Any, device: str) -> Any:
 
 
 def forget_compiled(backend: Backend) -> None:
-    """Release the compiled programs of traced cases."""
+    """Release the compiled programs of traced cases, and those of the backend."""
     _compiled.cache_clear()
     backend.forget_compiled()
 
@@ -216,8 +215,8 @@ def _is_wide(case: Case) -> bool:
 
 
 class _Skeleton:
-    """The form of a case's arguments. Two forms are equal if the arguments differ only in the numbers in their
-    arrays."""
+    """The arguments of a case, as a key of compiled programs. Two keys are equal if only the numbers in arrays
+    differ."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key
@@ -242,8 +241,8 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the operation compiled for arguments of one form, and a list that gets the form of the result during
-    tracing."""
+    """Return (the operation compiled for a skeleton's arguments, a list). Tracing appends the structure of the result
+    to the list, for `reassemble`."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:
@@ -259,8 +258,8 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, and append the result's arrays to `leaves`. Compilers accept and return only
-    arrays."""
+    """Return the structure of a result, and append the result's arrays to `leaves`. Compiled functions accept and
+    return only arrays."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
@@ -275,7 +274,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
 
 
 def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
-    """Return the result that has the form `shell` and the arrays `leaves`."""
+    """Undo `take_apart`: return the result with the structure `shell` and the arrays `leaves`."""
     if shell is None:
         return None
     if shell == "array":
@@ -292,8 +291,11 @@ def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
 
 # ---------------------------------------------------------------------- comparison
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
-    """Describe the first difference in one line; return "" if there is none. Compare bits, except that NaN equals NaN
-    and -0 equals +0."""
+    """Describe the first difference in one line; return "" if there is none.
+
+    Compare bits, except that NaN equals NaN and -0 equals +0. The shapes () and (1,) are equal. The flag coalesced may
+    be True although False is expected.
+    """
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:
             slots = [k for k, i in enumerate(expected.indices.data) if i != expected.dense_shape[0]]

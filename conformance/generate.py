@@ -1,7 +1,7 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Inputs are small numbers from a seeded generator, so that results are rounded but never subnormal. The expected results
-come only from the oracles (`islices.conformance.oracles`). Every run writes the same bytes.
+Most inputs are small numbers from a seeded generator, so that results are rounded but never subnormal. The oracles
+compute the expected results (`islices.conformance.oracles`). Every run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Return gradients whose sum is the midpoint of two float64 numbers, or so near to it that a bit hundreds of places
-    lower decides."""
+    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit hundreds of
+    places lower may decide the rounding."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)
@@ -199,7 +199,7 @@ EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """Return an ordinary float32 gradient, and a float64 gradient of the given size."""
+    """Return [an ordinary float32 gradient, a float64 gradient whose values have the given size]."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of([[size], [size]], [1, 1], (3, 1), "float64")]
 
 
@@ -288,7 +288,8 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return slices with the same rows and values near 1, so that products of many values stay in range."""
+    """Return slices with the same rows, but with floats near 1, or integers -1 and 2. Products of many such values stay
+    in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

@@ -1,4 +1,4 @@
-"""Make the golden cases of lookups, bags and per-sample gradients for `islices.conformance.generate`."""
+"""Make the golden cases of lookups, bags and gradients per sample for `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def bags() -> Iterator[Case]:
 
 
 def combined(name: str, forms: Forms, weights: str) -> Iterator[Case]:
-    """Yield lookups and their gradients for every form, dtype and combiner, with and without weights."""
+    """Yield lookups and their gradients for every form, dtype and combiner. All combiners except "max" also get
+    weights."""
     for dtype, combiner, form in itertools.product(FLOATS, ("sum", "mean", "sqrtn", "max"), forms):
         ids, options = forms[form]
         lead = lead_of(ids, options.get("offsets"))
@@ -149,7 +150,7 @@ def combined(name: str, forms: Forms, weights: str) -> Iterator[Case]:
 
 
 def special_bags() -> Iterator[Case]:
-    """Yield bags with special values: ties, NaN, infinities, zero divisors, and sums that depend on the order."""
+    """Yield bags with ties, NaN, infinities, zero divisors, and sums that depend on the order."""
     table = Array("float32", (4, 2), [1.0, -2.0, 1.0, -2.0, math.nan, 5.0, -math.inf, -math.inf])
     ids = Array("int64", (3, 3), [1, 0, 1, 0, 2, 2, 3, 3, 3])
     up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -273,14 +274,14 @@ def ragged_samples() -> Iterator[Case]:
 
 
 def whole(dtype: str, shape: Shape, seed: str, most: int = 3) -> Array:
-    """Return an array of small whole numbers. Their products and sums are exact in any order."""
+    """Return an array of integers from -most to most. Products and sums of such integers are exact in any order."""
     rng = random.Random(f"whole/{dtype}/{shape}/{seed}")
     return Array(dtype, shape, [float(rng.randint(-most, most)) for _ in range(math.prod(shape))])
 
 
 def tied() -> Iterator[Case]:
-    """Yield cases in which the table is also the output layer. It has (B, T) outputs of ROWS numbers; T is below, equal
-    to and above the width."""
+    """Yield cases in which the table is also the output layer. Each sample has 1, 2, 3 or 6 outputs; the table has 3
+    columns."""
     empty = Array("int64", (2, 0), [])
     every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # every row has an id, so float64 norms are exact
     for dtype, (form, lead) in itertools.product(

@@ -1,8 +1,7 @@
-"""Make the cases of gradients through norms and clips. They use whole numbers, for which every step is exact in any
-order.
+"""Make the cases of gradients through norms and clips, with whole numbers for which every step is exact in any order.
 
-The sums of the rows are the rows of `TABLE`, so norms and limits are powers of two. Upstream gradients are drawn until
-their dot product with the values is a multiple of 16. Then results have at most 8 bits.
+The sums of duplicate rows are the rows of `TABLE`, so norms and limits are powers of two. The dot product of an
+upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Rows = list[tuple[int, ...]]
 
 
 def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
-    """Return indices and values of slices whose dense array is the table, or zeros if the kind is "zero".
+    """Return indices and rows of slices whose dense array is the table, or zeros for the kinds "zero" and "empty".
 
     The number of slots is 0, 4 or 8, because compilers compile again for each number.
     """
@@ -48,7 +47,8 @@ def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) 
 
 
 def upstream_for(ids: list[int], rows: Rows, rng: random.Random, *, by_row: bool = False) -> Rows:
-    """Return small whole numbers whose dot product with the values is a multiple of 16 (with `by_row`, in each row)."""
+    """Return small whole numbers whose dot product with the values is a multiple of 16. With `by_row`, each row of the
+    dense array has such a dot product."""
     given: Rows = [()] * len(rows)
     for unit in dict.fromkeys(ids) if by_row else [None]:
         own = [k for k, i in enumerate(ids) if unit is None or i == unit]

@@ -20,7 +20,7 @@ LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted
 
 
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
-    """Return a random state that is possible for a table after the given number of steps."""
+    """Return a random state that an optimizer may have for this table after the given number of steps."""
     rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
     kind = wide(table.dtype)
 
@@ -34,7 +34,8 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
 
 
 def make(id: str, *args: Any, **options: Any) -> Case:
-    """Return a case of steps; `args` are the optimizer's name, its hyperparameters, the table and the gradients."""
+    """Return a case of optimizer steps. `args` are the optimizer's name, its hyperparameters, the table and the
+    gradients."""
     return case(f"optimizers/{id}", "optimizer_steps", *args, **options)
 
 
@@ -47,8 +48,8 @@ def optimizer_cases() -> Iterator[Case]:
 
 
 def scheduled_steps() -> Iterator[Case]:
-    """Yield cases whose hyperparameters change with the step, or are arrays of one number. Traced steps trace such
-    arrays."""
+    """Yield cases whose hyperparameters are schedules or arrays of one number. In traced mode, these arrays are
+    traced."""
     for label, (name, hyper) in SCHEDULED.items():
         for rows in ("touched", "all"):
             table = dense((ROWS, 3), "weights")

@@ -1,7 +1,7 @@
-"""Find the Python interpreters of other environments, which run this suite on their frameworks.
+"""Find the Python interpreters of other environments, so that the suite can test the frameworks there.
 
-Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. For
-this, a folder that contains only islices is added to the interpreter's path.
+Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. To make
+this possible, a folder that contains only islices is added to the interpreter's import path.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 
 
 class Interpreter(NamedTuple):
-    """A Python interpreter, its backends, the folder of its environment, and the folder of islices. The folder of
-    islices is "" if the environment has islices installed."""
+    """A Python interpreter that runs the suite.
+
+    `alone` is a folder that contains only islices, for the import path, or "" for the interpreter of this process.
+    `prefix` is the folder of the interpreter's environment.
+    """
 
     path: str
     backends: tuple[str, ...]
@@ -51,7 +54,8 @@ def here() -> Interpreter:
 
 
 def look_at(path: str, folder: Path) -> Interpreter:
-    """Return the interpreter at a path; raise UsageError if it cannot run the suite. `folder` contains islices."""
+    """Return the interpreter at a path; raise UsageError if it cannot run the suite. `folder` gets a subfolder with
+    links to islices."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
     # absolute, for another working folder; links stay, because Python finds its environment through them

@@ -1,6 +1,6 @@
 """Run the suite: each backend of each interpreter has a separate process, and two processes run at a time.
 
-The variants of a backend share one process, with its imports and compiled programs. A variant that needs environment
+The variants of a backend share one process, with its imports and compiled programs. A variant with environment
 variables has a separate process.
 """
 
@@ -35,7 +35,8 @@ TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "i
 
 
 class Job(NamedTuple):
-    """The description of one process: its backend and variants, the file for its report, and the modes of its cases."""
+    """The description of one process. The variants share the environment variables; `report` is the file that the
+    process writes."""
 
     interpreter: Interpreter
     backend: str
@@ -113,7 +114,8 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
 
 
 def _give_headers(runs: list[Run], job: Job) -> None:
-    """Add a header to each run whose process ended before it wrote one, so that the report still lists the run."""
+    """Add the runs and headers that a process did not write because it ended early. The report then lists every
+    variant."""
     runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
     for run, variant in zip(runs, job.variants, strict=True):
         if not run.header:
@@ -133,9 +135,11 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def programs_kept() -> dict[str, str]:
-    """Return the environment variables with which JAX stores compiled programs in the user's cache.
+    """Return the environment variables that make JAX keep compiled programs in the user's cache; {} if the cache has no
+    absolute path.
 
-    JAX compiles one program for each operation on each shape. Compiling takes 20 to 50 ms, loading a quarter of that.
+    JAX compiles one program for each operation on each shape. Compiling takes 20 to 50 ms, and loading a quarter of
+    that.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):
@@ -148,7 +152,8 @@ def programs_kept() -> dict[str, str]:
 
 
 def _follow(process: subprocess.Popen[Any], report: Path, watched: Watched, stopped: threading.Event) -> bool:
-    """Wait for the process and show its progress. Kill it if it hangs or if `stopped` is set; then return True."""
+    """Wait for the process and show its progress. Return True if the process was killed because it hung or `stopped`
+    was set."""
     read, moved = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

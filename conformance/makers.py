@@ -33,8 +33,8 @@ ONE_SHAPE = ("empty", "one", "unsorted-unique", "unsorted-duplicates", "unsorted
 
 
 def number(rng: random.Random, dtype: str) -> float | int:
-    """Return a random number with an absolute value from about 1/16 to 16, of either sign, that needs all bits of its
-    type."""
+    """Return a random float with an absolute value from 1/16 to about 16, or a random integer from -1000 to 1000.
+    Floats have random last bits, so that operations round."""
     if dtype.startswith("int"):
         return rng.randint(-1000, 1000)
     size = Fraction(rng.getrandbits(60) | 1, 2**60) * 2 ** rng.randint(-2, 4) + Fraction(1, 16)
@@ -66,7 +66,7 @@ def dense(shape: Shape, seed: str, dtype: str = "float32") -> Array:
 
 
 def case(id: str, op: str, *args: Any, clause: str = "", eager: bool = False, **kwargs: Any) -> Case:
-    """Return a case with its exact result. Its clause is the clause of the operation, unless `clause` is given."""
+    """Return a case with its expected result. By default, the clause is the clause of the operation."""
     clause = clause or clause_of(op, args, kwargs)
     return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), ["eager"] * eager)
 
@@ -77,7 +77,7 @@ def slices_of(rows: list[list[float]], ids: list[int], shape: Shape, dtype: str 
 
 
 def duplicates(seed: str, dtype: str = "float32", index_type: str = "int64") -> Slices:
-    """Return unsorted slices of three numbers each, with duplicate rows."""
+    """Return 24 unsorted slices with duplicate rows. A row has three numbers."""
     return slices("unsorted-duplicates", dtype, index_type, (3,), seed)
 
 
@@ -89,7 +89,7 @@ def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
 
 
 def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
-    """Yield slices for every combination of layout and dtype. Index types and row shapes alternate."""
+    """Yield slices for every combination of layout and dtype, each with only one index type and one row shape."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
         row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]

@@ -1,4 +1,4 @@
-"""Define `islices new-backend`, which writes the skeleton of an adapter: the methods of stage 1 of
+"""Define `islices new-backend`, which writes the skeleton of an adapter. The skeleton has the methods of stage 1 of
 `islices.backend.Backend`, each with a likely implementation.
 
 The implementations assume that the library follows the array API. When stage 1 is correct, mode host passes the suite,

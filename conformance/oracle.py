@@ -1,8 +1,8 @@
 """Compute the expected results of most operations in exact rational arithmetic.
 
-Every number is a `fractions.Fraction` until the specification says "rounded". Then the number is rounded once, to
-nearest even, to the stated format. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and
-infinities are Python floats and follow IEEE 754. May import: `islices.conformance.data`.
+Each operation computes the exact result. Where the specification says "rounded", the result is rounded once to the
+stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here uses
+NumPy's arithmetic, the code of islices or a framework. May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ FORMATS = {
 
 # ---------------------------------------------------------------------- rounding
 def round_to(x: Fraction | float | int, dtype: str) -> float | int:
-    """Return x rounded to nearest even in a floating format. Overflow gives infinity. For integer dtypes, return x."""
+    """Return x rounded to a floating dtype, to nearest, ties to even. Overflow gives infinity. For an integer dtype,
+    return int(x)."""
     if dtype in ("int32", "int64"):
         return int(x)
     if isinstance(x, float) and not math.isfinite(x):
@@ -37,7 +38,8 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
 
 
 def round_ratio(n: int, d: int, dtype: str) -> float:
-    """Return n / d rounded to nearest even in a format. d is positive; the fraction need not be in lowest terms."""
+    """Return n / d rounded to a floating dtype, to nearest, ties to even. d is positive; the fraction need not be in
+    lowest terms."""
     if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]
@@ -52,14 +54,14 @@ def round_ratio(n: int, d: int, dtype: str) -> float:
 
 
 def floor_log2(n: int, d: int) -> int:
-    """Return floor(log2(n / d)) for n, d > 0."""
+    """Return floor(log2(n / d)) for positive integers."""
     e = n.bit_length() - d.bit_length()
     return e if (n << -e if e < 0 else n) >= (d << e if e > 0 else d) else e - 1
 
 
 def square_root(x: float) -> float:
     """Return the float64 nearest to the square root of a float64. Ties cannot occur, because a root is never a
-    midpoint."""
+    midpoint. Zeros, NaN and infinities are returned unchanged."""
     if not math.isfinite(x) or x == 0:
         return x
     n, d = x.as_integer_ratio()
@@ -75,8 +77,10 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return a function (a, b, dtype) that rounds the exact result of an operation once. `numerator` computes the
-    numerator of the result from two ratios; its denominator is the product of their denominators."""
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once.
+
+    `numerator(n, d, m, e)` returns the numerator of the result for a = n / d and b = m / e. The denominator is d * e.
+    """
 
     def call(a: float | int, b: float | int, dtype: str) -> float | int:
         if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
@@ -94,7 +98,7 @@ times = rounded(operator.mul, lambda n, d, m, e: n * m)
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """Return a / b rounded to the format. Zeros, NaN and infinities give the results of IEEE 754."""
+    """Return a / b rounded to a dtype. Zeros, NaN and infinities give the results of IEEE 754."""
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -112,7 +116,7 @@ def left_fold(terms: list[Any], kind: str) -> Any:
 
 
 def halves(terms: list[Any], kind: str) -> Any:
-    """Return the sum of the terms by halves, as clause 19 defines it."""
+    """Return the sum by halves that clause 19 defines; 0.0 for no terms."""
     aside: list[Any] = []
     while len(terms) > 1:
         half = len(terms) // 2
@@ -124,7 +128,7 @@ def halves(terms: list[Any], kind: str) -> Any:
 
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
     """Return the sum of the rows, added from left to right (clause 3). Each addition rounds to the wide type; 16-bit
-    results are rounded once more at the end."""
+    results are rounded again at the end."""
     total = contributions[0]
     for row in contributions[1:]:
         total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
@@ -215,12 +219,13 @@ def add(*xs: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
-    """Return the float64 norm of all leaves together (clause 7). The exact sum is rounded to float64, then its root."""
+    """Return the float64 norm of all leaves together (clause 7). For ord 2, the exact sum of squares is rounded to
+    float64, and the root is rounded again."""
     return norm_of([v for leaf in leaves for v in values_of(coalesce(leaf)).data], ord)
 
 
 def norm_of(data: list[Any], ord: Any = 2) -> float:
-    """Return the float64 norm of a list of numbers."""
+    """Return the float64 norm of a list of numbers. A NaN gives NaN; else an infinity gives infinity."""
     if any(math.isnan(v) for v in data):
         return math.nan
     if any(math.isinf(v) for v in data):
@@ -272,7 +277,7 @@ def top_k_rows(x: Any, k: int) -> Any:
 
 # ---------------------------------------------------------------------- clipping
 def limit_of(x: Any) -> Any:
-    """Return a limit as a number; it may be a 0-d array."""
+    """Return a limit as a number. `x` is a number or a 0-d array."""
     return x.data[0] if isinstance(x, Array) else x
 
 
@@ -330,8 +335,8 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 # ---------------------------------------------------------------------- rows and padding
 def filtered(x: Any, keep: Any) -> Any:
-    """Return the rows r for which keep(r) is True. A sparse gradient omits the other rows; a dense gradient has zeros
-    there."""
+    """Return only the rows r for which keep(r) is True. A sparse result omits the other rows; a dense result has zeros
+    instead."""
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]
@@ -373,7 +378,7 @@ def scale_by_frequency(x: Slices) -> Slices:
 
 
 def index_dtype(ids: Array) -> str:
-    """Return the dtype of the row numbers that result from ids of the given dtype."""
+    """Return the dtype of the indices in the gradient of a lookup with these ids."""
     return "int64" if ids.dtype in ("int64", "uint32") else "int32"
 
 

@@ -37,7 +37,7 @@ Ids = Any  # an Array, or the tuple (values, lengths)
 
 
 def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
-    """Return the start of each bag in the values of ids, and the end of the last bag."""
+    """Return the start of each bag in the values of ids, followed by the end of the last bag."""
     if isinstance(ids, tuple):
         return list(itertools.accumulate(ids[1].data, initial=0))
     if offsets is not None:
@@ -59,7 +59,7 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions of ids that read no row: dropped negative ids, and ids after the last bag."""
+    """Return the positions of ids that read no row: negative ids if invalid="drop", and ids after the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -88,7 +88,7 @@ def bags_of(
 
 
 def root(x: float, kind: str) -> float:
-    """Return the correctly rounded square root. Rounding the float64 root gives the correct float32 root."""
+    """Return the correctly rounded square root. Rounding the float64 root to float32 gives the correct float32 root."""
     return float(round_to(square_root(x), kind))
 
 
@@ -107,7 +107,7 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """Return the combined row of a bag in the wide type. `row(k)` returns the row of member k."""
+    """Return the combined row of a bag in the wide type. `row(k)` returns the row at position k of ids."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag or by == 0:
         return [0.0] * width
@@ -150,7 +150,8 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """Return (gradient of the row of each bag member, gradient of each weight)."""
+    """Return (gradients of the looked-up rows, one row per id; gradient of each weight). The second part is None
+    without weights."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data
@@ -234,7 +235,8 @@ def rounded_part(exact: list[Any], dtype: str, shape: Shape) -> Array:
 
 
 class Samples:
-    """The slices of each sample, and if the table is also the output layer, the factors of that layer's gradient."""
+    """The slices of each sample. If the table is also the output layer, `product` has the factors (g, x) of that
+    layer's gradient."""
 
     def __init__(
         self,
@@ -262,8 +264,8 @@ class Samples:
             self.parts.append(embedding_grad(own, own_ids, num_rows, mask=own_mask, **options))
 
     def dense_part(self, b: int) -> list[Any]:
-        """Return the exact gradient of the output layer for sample b: the sum over t of the outer products of the
-        factors."""
+        """Return the exact gradient of the output layer for sample b: the sum of the outer products g[t] x[t] over
+        t."""
         g, x = self.product
         t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
         gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))
@@ -274,7 +276,6 @@ class Samples:
         ]
 
     def norm(self, b: int) -> float:
-        """Return the float64 norm of the gradient of sample b."""
         s = self.parts[b]
         if self.product is None:
             return exact_norm([s], 2)
@@ -307,14 +308,16 @@ class Samples:
         return add(rounded_part(total, self.dtype, self.shape), slices)
 
     def clip_sum(self, max_norm: Any, nonfinite: str = "propagate") -> Any:
-        """Clip the gradient of each sample, and return the sum."""
         norms = self.all_norms()
         self.clip(norms, float(max_norm), nonfinite)
         return self.sum()
 
     def clip(self, norms: list[float], limit: float, nonfinite: str) -> None:
-        """Clip the gradient of each sample by its norm. For an output layer, the factor x is clipped. If zeros replace
-        a gradient that is not finite, the other factor also becomes zeros."""
+        """Clip the gradient of each sample by its norm. The output layer's gradient is clipped in the factor x.
+
+        A gradient that is not finite becomes zeros if nonfinite="zero". For the output layer, both factors then become
+        zeros.
+        """
         self.parts = [clipped(s, n, limit, nonfinite) for s, n in zip(self.parts, norms, strict=True)]
         if self.product is None:
             return
@@ -334,8 +337,8 @@ def norms_array(norms: list[float], dtype: str) -> Array:
 
 
 def per_sample(method: str, *names: str) -> Any:
-    """Return the oracle of a method of `Samples`. Its arguments are the arguments of `Samples`, then those of the
-    method."""
+    """Return the oracle of a method of `Samples`. The oracle accepts the arguments of `Samples`, then the method's
+    arguments. `names` lists the method's keyword arguments."""
 
     def oracle(upstream: Array, ids: Ids, num_rows: int, *arguments: Any, **options: Any) -> Any:
         own = {name: options.pop(name) for name in names if name in options}

@@ -1,7 +1,7 @@
 """Compute the expected gradients of norms and clips in exact rational arithmetic (clauses 7, 9 and 10).
 
 The data of the cases make every step exact: norms are rational, and results have few bits. So all orders of operations
-that clauses 7 and 10 allow give the same bits. If a result is not exact, the module raises an error.
+that clauses 7 and 10 allow give the same bits. An inexact result raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 
 
 def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
-    """Return the gradient of an operation as one array for each leaf."""
+    """Return the gradient of an operation with respect to the stored values, as one array per leaf."""
     terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
     sums: dict[Place, Fraction] = defaultdict(Fraction)
     for k, (row, column), v in terms:
@@ -42,7 +42,7 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
 
 
 def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
-    """Return (the list of (row, column) for each stored number, the stored numbers)."""
+    """Return ([(row, column) of each stored number], [the stored numbers])."""
     v = values_of(x)
     width = math.prod(v.shape[1:])
     rows = x.indices.data if isinstance(x, Slices) else range(v.shape[0])
@@ -66,7 +66,8 @@ def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
 def clip_slopes(
     terms: list[Any], sums: dict[Place, Fraction], given: list[Fraction], most: Any, *, by_row: bool
 ) -> list[Fraction]:
-    """Return the derivative of a clip with respect to each stored number."""
+    """Return the gradient of a clip with respect to each stored number. `given` is the upstream gradient of each
+    number."""
 
     def unit_of(leaf: int, row: int) -> tuple[int, ...]:
         return (leaf, row) if by_row else ()
@@ -91,7 +92,7 @@ def clip_slopes(
 
 
 def root(square: Fraction) -> Fraction:
-    """Return the square root of a rational number; the root must be rational as well."""
+    """Return the square root of a rational number. Raise ValueError if the root is not rational."""
     r = Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
     if r * r != square:
         raise ValueError(f"the root of {square} is not rational")
@@ -99,7 +100,7 @@ def root(square: Fraction) -> Fraction:
 
 
 def exact(x: Any, dtype: str) -> Any:
-    """Return a result in a dtype, or raise an error if the dtype cannot represent the result exactly."""
+    """Return a result in a dtype. Raise ValueError if the dtype cannot represent the result exactly."""
     rounded = round_to(x, dtype)
     if Fraction(rounded) != x:
         raise ValueError(f"{x} is no {dtype}")

@@ -1,7 +1,7 @@
 """Compute the expected results of optimizers (clause 16), element by element, in exact rational arithmetic.
 
-`Rounded` is a number in a floating format whose operations round once, with the rounding of
-`islices.conformance.oracle`. The module also defines the hyperparameters of the suite's cases.
+Each operation of `Rounded` rounds its exact result once, as `islices.conformance.oracle` does. The module also defines
+the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 class Rounded:
-    """A number in a floating format, with operations that round once."""
+    """A number x of a floating dtype (`kind`), with operations that round once."""
 
     __slots__ = ("kind", "x")
 
@@ -50,7 +50,7 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """Return this number to a power >= 0; the exponent has the same format."""
+        """Return the power of this number. The exponent is at least 0 and has the same dtype."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
         for digit in reversed(digits.rstrip("0")):  # digits after the last 1 change nothing, because the root of 1 is 1
@@ -77,8 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64. It is the product of repeated squares of base, one for each binary digit of t; the
-    order is by halves."""
+    """Return base^t in float64. The factors are base^(2^k) for each binary digit 1 of t, multiplied by halves. Repeated
+    squares of at most 1e-290 count as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -91,15 +91,15 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: Hyper, t: int) -> Hyper:
-    """Return the hyperparameters of step t. A list has one number per step, used in turn. An array of one number means
-    this number."""
+    """Return the hyperparameters as numbers for step t. A list is a schedule, used in turn. An array contains one
+    number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
 
 def is_on(x: Any) -> bool:
-    """Return True if the formula includes the term of a hyperparameter: the number is nonzero, or it is a schedule or
-    an array."""
+    """Return True if the formula contains the term of a hyperparameter: for a nonzero number, a schedule or an
+    array."""
     return isinstance(x, (list, Array)) or x != 0
 
 
@@ -124,8 +124,8 @@ def numbers_of(name: str, h: Hyper, t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. The computation ends
-    at the first factor that rounds to 1."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. All factors after the
+    first that rounds to 1 also round to 1."""
     product = ONE
     for k in range(1, t + 1):
         factor = ONE - HALF * power(c, k)
@@ -298,8 +298,8 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """Return the table and the state after several steps, which use the gradients in turn. `state` is the state before
-    the first step."""
+    """Return the table and the state after several steps, which use the gradients in turn. A gradient of None is no
+    step. `state` is the state before the first step."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
@@ -349,7 +349,8 @@ def optimizer_steps(
 
 
 def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, Row]]:
-    """Return (row number, gradient) for each row that the step updates."""
+    """Return (row number, gradient of the row) for each row of the gradient, or for every row of the table if `rows` is
+    "all"."""
     if isinstance(grad, Slices):
         c = coalesce(grad)
         named = dict(zip(c.indices.data, c.values.rows(), strict=True))

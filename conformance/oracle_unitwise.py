@@ -1,5 +1,5 @@
-"""Compute the expected results of clips of units, which are parts of the dense array, in exact rational arithmetic
-(clause 10)."""
+"""Compute the expected results of clips along axes, by the root mean square, and by the norms of parameters (clause
+10). A unit is a part of the dense array that has one norm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shape_of(x: Any) -> Shape:
 
 
 def unit_of_each(x: Any, axes: Any) -> list[Shape]:
-    """Return the unit of each stored number: its coordinates along the axes that are not in `axes`. `x` is
+    """Return the unit of each stored number: its coordinates along the axes that are not in `axes`. `x` must be
     coalesced."""
     rank = len(shape_of(x))
     reduced = {axis % rank for axis in ([axes] if isinstance(axes, int) else axes)}
@@ -47,7 +47,7 @@ def unit_norms(x: Any, axes: Any) -> dict[Shape, float]:
 
 
 def clipped_units(x: Any, axes: Any, norms: dict[Any, float], limits: Any, nonfinite: str) -> Any:
-    """Return x after coalescing and clipping each unit to its limit."""
+    """Coalesce x, and clip each unit to `limits(unit)`."""
     x = coalesce(x)
     values = values_of(x)
     data = []

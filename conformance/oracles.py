@@ -1,5 +1,4 @@
-"""Collect all oracles: map each operation of the cases to its clause and to the function that computes its expected
-results."""
+"""Map each operation of the cases to its clause, and to the oracle that computes its expected result."""
 
 from __future__ import annotations
 
@@ -50,6 +49,6 @@ CLAUSES = {
 
 
 def clause_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the clause that defines a call. Bags belong to clause 19; a gradient belongs to the clause of its
+    """Return the clause that defines a call. Bags belong to clause 19, and a gradient to the clause of its
     operation."""
     return "19" if "combiner" in kwargs else CLAUSES[args[0] if op == "gradient" else op]

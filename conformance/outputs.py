@@ -1,4 +1,4 @@
-"""Check the arguments and output files of a command before it starts minutes of work, and write its output."""
+"""Check a command's arguments and output files before minutes of work begin, and write the output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> No
 
 
 def need_rich() -> None:
-    """Raise UsageError if rich, with which commands print results, is not installed."""
+    """Raise UsageError if rich is not installed. Commands print results with rich."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a line wrapped to a width. The further lines have the indentation of the first, or four spaces if it has
-    none."""
+    """Wrap a line to a width, and return the lines. Further lines have the indentation of the first line, or four
+    spaces if it has none."""
     indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]
@@ -50,8 +50,8 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". An error message of the system names
-    the option."""
+    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise UsageError,
+    which names the option."""
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))
@@ -65,7 +65,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Check that `write` can write to a path. Do not change an existing file, and do not leave a new one."""
+    """Raise UsageError if `write` cannot write to a path. Existing files stay unchanged, and no new file stays."""
     if path == "-":
         return
     new = not Path(path).exists()
@@ -75,7 +75,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_picture(option: str, path: str) -> None:
-    """Check that matplotlib can write a picture to the given file; raise UsageError otherwise."""
+    """Raise UsageError unless matplotlib is installed and the path is a writable .png file."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
     if not path.endswith(".png"):

@@ -1,4 +1,4 @@
-"""Pack the golden vectors for a wheel into one compressed text, in which floating-point arrays are written as bits.
+"""Pack the golden vectors for a wheel into one compressed text, which contains the bits of floating-point arrays.
 
 setup.py runs this file before the package is installed. May import: the standard library.
 """
@@ -16,8 +16,7 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return one byte string: the SHA-256 of all files, then the compressed text of the files, with one case per
-    line."""
+    """Return a compressed text. The first line is the SHA-256 of all files; each further line is a case."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}
@@ -26,13 +25,13 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[str, list[str]]:
-    """Return (SHA-256 of the packed files, the lines of the files), one line per case."""
+    """Return (SHA-256 of the packed files, the cases as lines of JSON)."""
     digest, *lines = lzma.decompress(packed).decode().splitlines()
     return digest, lines
 
 
 def numbers(dtype: str, bits: str) -> list[float]:
-    """Return the numbers of an array whose bits are given in hexadecimal."""
+    """Return the numbers of an array. `bits` contains the big-endian bits of all numbers in hexadecimal."""
     if dtype == "bfloat16":
         bits = "".join(f"{bits[k : k + 4]}0000" for k in range(0, len(bits), 4))
     data = bytes.fromhex(bits)

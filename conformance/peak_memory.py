@@ -10,7 +10,8 @@ from islices.conformance.composite_operations import UnsupportedError
 
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Return (result of a call, largest growth in bytes of the process's resident memory during the call)."""
+    """Return (result of a call, growth of the process's peak resident memory in bytes during the call). Raise
+    UnsupportedError where the system cannot measure peak memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # reset the high-water mark to the present memory use
     except OSError as error:

@@ -1,8 +1,8 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
 The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
-the suite passes its outcome to the fixture ``islices_verdict``. The option --islices-report writes each outcome as a
-line.
+the suite passes its outcome to the fixture ``islices_verdict``. With ``--islices-report``, each outcome becomes a line
+of the report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def chosen(config: pytest.Config) -> Selection:
-    """Return the selection of cases that the options describe."""
     given = config.option
     return Selection(
         given.islices_profile, given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
@@ -63,7 +62,7 @@ def chosen_backend(config: pytest.Config) -> str:
 
 
 def chosen_variants(config: pytest.Config) -> list[Variant]:
-    """Return the variants that --islices-variant lists."""
+    """Return the variants in --islices-variant. Raise UsageError for an unknown name."""
     names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:
@@ -78,8 +77,8 @@ def _check_environment(variant: Variant) -> None:
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """Return the modes of the backend that the variant and --islices-modes allow; an empty list if the variant cannot
-    run here."""
+    """Return the modes of the backend that the variant and --islices-modes both allow. If the variant cannot run here,
+    return []."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
@@ -90,8 +89,8 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
 def parametrize(
     metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
 ) -> None:
-    """Parametrize a test function of (subject, mode, variant) with the items of `find(selection, modes)`, for each
-    variant for which `runs(variant)` is True."""
+    """Parametrize a test function of (subject, mode, variant) with the items of `find(selection, modes)`. Skip variants
+    for which `runs(variant)` is False."""
     selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
     params = [
         pytest.param(
@@ -106,8 +105,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, with the cases of mode host last. In the meantime, the process of NumPy compiles the
-    kernels for all processes."""
+    """Order the cases by variant, and put mode host last within a variant. Meanwhile, the process that tests NumPy
+    compiles the kernels that mode host uses."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -127,7 +126,7 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The writer of a process's JSON lines. Each variant is one run: a header, a line at the start and the end of each
+    """The writer of a process's report. Each variant is one run: a header, a line at the start and the end of each
     case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -147,20 +146,21 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """Write the present phase of this process, which `islices conform` shows."""
+        """Report the present work of this process, which `islices conform` shows. Without --islices-phases, do
+        nothing."""
         if self.phases:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """End the runs of all variants before the given variant, and begin its run."""
+        """Begin the run of a variant. First end the present run, and write empty runs for the variants in between."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the present run. Its exit status is pytest's status for the process, or the status that follows from the
-        run's cases."""
+        """End the present run. The footer contains pytest's exit status if this is above 1. Otherwise the footer
+        contains 1 if a case fails or is a harness error, else 0."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))
@@ -232,8 +232,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture
 def islices_verdict(request: pytest.FixtureRequest) -> Any:
-    """Return a function (attempt, **details) that calls `attempt`, records the outcome of the case, and passes, skips
-    or fails the test.
+    """Return a function (attempt, **details) that calls `attempt` and records the outcome of the case. The function
+    then passes, skips, xfails or fails the test.
 
     `attempt` must raise an exception unless the case passes (see `verdicts.judge`).
     """

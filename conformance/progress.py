@@ -1,7 +1,8 @@
 """Show the progress of commands on the error output.
 
-On a terminal with rich, progress lines show the present work. Without a terminal or without rich, bars print nothing,
-and a board prints one plain line per finished part. So a CI log has no control characters and no long silence.
+On a terminal with rich, progress lines show the present work. Without rich or a terminal, bars print nothing. A board
+needs rich. Without a terminal, a board prints a line when a process ends, and a line per minute about the running
+processes. So a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ HEARTBEAT = 60.0
 # ---------------------------------------------------------------------- bars
 @contextlib.contextmanager
 def error_console() -> Iterator[Any]:
-    """Return a console on the original error output, even while `islices.cli.stderr_aside` redirects the error
-    output."""
+    """Open a rich console on the present error output. If `islices.cli.stderr_aside` redirects the error output later,
+    the console is not redirected."""
     from rich.console import Console
 
     try:
@@ -40,7 +41,7 @@ def error_console() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Any]:
-    """Return a `rich.progress.Progress` that disappears from the terminal when it ends."""
+    """Show a `rich.progress.Progress`, which disappears from the terminal when the context ends."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
@@ -59,8 +60,8 @@ def shown() -> Iterator[Any]:
 
 
 class Bar:
-    """A progress bar of one task. Calling the bar counts a finished part and shows the name of the next; `tell` only
-    changes the name of the present part."""
+    """A progress bar of one task. Calling the bar counts a finished part and shows the name of the next part. `tell`
+    changes only the shown name."""
 
     def __init__(self, update: Callable[..., None] = lambda **fields: None) -> None:
         self._update = update
@@ -74,7 +75,7 @@ class Bar:
 
 @contextlib.contextmanager
 def bar(subject: str, total: int) -> Iterator[Bar]:
-    """Return a bar with `total` parts that shows the name of its first part."""
+    """Show a bar with `total` parts. `subject` is the name of the first part."""
     if importlib.util.find_spec("rich") is None:
         yield Bar()
         return
@@ -84,7 +85,7 @@ def bar(subject: str, total: int) -> Iterator[Bar]:
 
 @contextlib.contextmanager
 def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
-    """Return a function advance(name, done) that shows the progress of several long runs."""
+    """Show the progress of several long runs; the context gives a function advance(name, done)."""
     if importlib.util.find_spec("rich") is None:
         yield lambda name, done: None
         return
@@ -95,7 +96,7 @@ def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None
 
 # ---------------------------------------------------------------------- processes that report
 class Watched:
-    """The progress of one process of the suite, as its report shows it."""
+    """The progress of one process of the suite, read from the lines of its report."""
 
     def __init__(self, name: str, changed: Callable[[Watched], None]) -> None:
         self.name, self._changed = name, changed
@@ -105,17 +106,15 @@ class Watched:
         self.begun = time.monotonic()
 
     def begin(self) -> None:
-        """Record that the process has started."""
         self.running, self.begun = True, time.monotonic()
         self.now("starting Python")
 
     def now(self, says: str) -> None:
-        """Record the present work of the process."""
         self.says = says
         self._changed(self)
 
     def take(self, news: bytes) -> None:
-        """Read further lines of the process's report."""
+        """Process further lines of the report."""
         for line in map(json.loads, news.splitlines()):
             if line["type"] == "case":
                 self.counts[line["outcome"]] += 1
@@ -128,8 +127,7 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Record the end of the process. `outcome` describes the end; by default, the description is the counts of
-        cases."""
+        """Show that the process has ended, with `outcome`, or with the counts of cases if `outcome` is empty."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False
@@ -138,8 +136,11 @@ class Watched:
 
 @contextlib.contextmanager
 def board(names: Sequence[str]) -> Iterator[list[Watched]]:
-    """Show the progress of several processes. A terminal shows one changing line for each process; other outputs get
-    one line when a process ends."""
+    """Show the progress of several processes; the context gives one `Watched` for each.
+
+    A terminal shows one changing line per process. Other outputs get a line when a process ends, and a line per minute
+    about the running processes.
+    """
     with shown() as progress:
         tasks = {name: progress.add_task(name, total=None, visible=False, start=False) for name in names}
 

@@ -1,4 +1,5 @@
-"""Select cases by name. The command does so before a framework is imported, and its processes select the same cases."""
+"""Select cases by name, clause and group. `islices conform` selects cases before any framework is imported, and its
+processes select the same cases."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """One case in one mode, which is one line of a report."""
+    """One case in one mode: one line of a report."""
 
     subject: Subject
     id: str
@@ -47,7 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the cases in quick.json, "full" all cases.
+        "quick" runs the golden cases of `quick_ids`, and checks that are not only for the full profile. "full" runs all
+        cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
@@ -61,7 +63,8 @@ class Selection(NamedTuple):
     groups: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError if a field is invalid. The message names the option and the accepted values."""
+        """Raise ValueError if a field is invalid. The message names the option and, for clauses and groups, the
+        accepted values."""
         for option, given, accepted in (("--clause", self.clauses, CLAUSES), ("--group", self.groups, GROUPS)):
             for name in given:
                 if name not in accepted:
@@ -69,15 +72,13 @@ class Selection(NamedTuple):
         self._matcher()
 
     def golden(self, modes: list[str]) -> list[Item]:
-        """Return the selected golden cases in the given modes."""
         return list(self._of(modes, entries(), self._runs_golden))
 
     def checks(self, modes: list[str]) -> list[Item]:
-        """Return the selected checks in the given modes. A check creates its arrays in code."""
         return list(self._of(modes, CHECKS, self._runs_check))
 
     def ranks(self, modes: list[str]) -> list[Item]:
-        """Return the selected cases of collective operations, which several ranks run together."""
+        """Return the selected cases of all_reduce, which several ranks run together."""
         return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
@@ -124,7 +125,7 @@ class Selection(NamedTuple):
 
 
 def nearest(expression: str) -> list[str]:
-    """Return the ids that are most similar to the words of an expression that matches no case."""
+    """Return at most three ids, or beginnings of ids, that are similar to words of an expression."""
     words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
     names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
     parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}
@@ -133,7 +134,7 @@ def nearest(expression: str) -> list[str]:
 
 
 def how_many(selection: Selection, variant: Variant) -> int:
-    """Count the selected cases that a variant runs, whatever modes the backend has."""
+    """Count the selected cases that a variant would run on a backend with all modes."""
     modes = list(variant.modes or MODES)
     if variant.group:
         return len(selection.ranks(modes))

@@ -1,7 +1,7 @@
 """Run the cases of all_reduce on one backend, in several processes that the framework's engine connects.
 
-One launch of the processes runs all cases, and each rank reports its outcome of each case. A case passes if it passes
-on every rank and all ranks have the same bits. The cases belong to the variant "ranks".
+The processes start once for all cases, and each rank reports one outcome per case. A case passes if it passes on every
+rank and all ranks have the same bits. The cases belong to the variant "ranks".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def statement(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
-    """Return {id of a collected case: its outcomes on all ranks}."""
+    """Run all collected cases on several ranks, and return one dict {id: outcome} per rank."""
     name = request.config.getoption("islices_backend")
     size = 4 if selection(request.config).profile == "full" else 2
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)

@@ -36,7 +36,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(autouse=True)
 def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
     """Release compiled programs before the process reaches the limit of memory mappings, at which XLA ends the process.
-    A case that needs a released program compiles it again."""
+    Later cases compile a released program again."""
     yield
     done = request.session.stash.get(CASES_RUN, 0) + 1
     request.session.stash[CASES_RUN] = done

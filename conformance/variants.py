@@ -1,7 +1,7 @@
-"""Define the variants of a run, which run the same cases under other settings. Each variant is a column of the matrix.
+"""Define the variants: the settings under which the suite runs its cases.
 
-A variant is defined for some backends and modes. If a variant cannot run on this machine, its column shows the reason
-instead of numbers, and does not count as a pass.
+Each variant is defined for all or some backends and modes. If a variant cannot run on this machine, the report shows
+the reason and counts no pass.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Variant(NamedTuple):
     backends : tuple of str
         The backends with this variant. Empty means all.
     modes : tuple of str
-        The modes that it runs. Empty means all modes of the backend.
+        The modes in which the variant runs. Empty means all modes of the backend.
     environment : mapping of str to str
         Environment variables that are set when the process starts. A variant with such variables has a separate
         process; all other variants of a backend share one process.
     around : callable -> context manager
-        The context manager that is entered around each case.
+        A function that returns the context manager in which each case runs.
     arrange : callable of (case, arguments, keyword arguments), or None
         A function that changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
@@ -64,7 +64,7 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the label of the variant in reports; the label of the standard variant is empty."""
+        """Return the label of the variant in reports; "" for the standard variant."""
         return "" if self.name == "standard" else self.name
 
     @property

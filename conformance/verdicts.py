@@ -11,7 +11,7 @@ from islices.conformance.execute import HarnessError
 
 
 class MismatchError(AssertionError):
-    """The error for an unexpected result or exception. ``raised`` is the name of the exception, if there is one."""
+    """The error for an unexpected result or exception. ``raised`` is the name of the unexpected exception, or ""."""
 
     def __init__(self, reason: str, *, raised: str = "", **details: str) -> None:
         super().__init__(reason)
@@ -21,9 +21,8 @@ class MismatchError(AssertionError):
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
     """Call an attempt, which raises an exception unless the case passes, and return (outcome, details).
 
-    The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail".
-    Without a deviation, a case that calls a primitive declared `not_implemented` is "unsupported", with the declared
-    reason.
+    The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail". A
+    case without a declaration is "unsupported" if it needs a primitive declared as `not_implemented`.
     """
     try:
         attempt()
@@ -51,7 +50,8 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
 
 def _missing_primitive(error: BaseException | None) -> BaseException | None:
-    """Return the error of the `not_implemented` primitive that caused the given error, or None."""
+    """Return the error of a `not_implemented` primitive in the chain of causes, or None. The chain begins with the
+    given error."""
     while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
         error = error.__cause__
     return error

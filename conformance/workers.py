@@ -1,4 +1,4 @@
-"""Read the output of worker processes: lines of a process that still runs, or all lines of a finished process."""
+"""Run worker processes, and read their output during or after a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu",
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the complete lines of a growing file from a position on; nothing if the file does not exist yet."""
+    """Return the complete lines of a growing file from a position on. If the file does not exist yet, return b""."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -26,7 +26,7 @@ def whole_lines(path: Path, position: int) -> bytes:
 
 
 def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a log, whatever bytes it contains."""
+    """Return the last lines of a log. Bytes that are not UTF-8 are replaced."""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])
 
 
@@ -35,8 +35,8 @@ def run_worker(
 ) -> tuple[list[dict[str, Any]], str]:
     """Run a process that prints JSON lines, and return (the lines, a description of the process's end).
 
-    The description is "" if the process ended with exit code 0. If there is no line, it includes the last text on the
-    error output. `limit` is in seconds.
+    The description is "" if the process ended with exit code 0. If the process printed no line, a description also
+    contains the end of the error output. `limit` is in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="islices-worker-") as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
@@ -51,14 +51,14 @@ def run_worker(
 
 
 def ended(code: int) -> str:
-    """Describe how a process ended, given its exit code; return "" for exit code 0."""
+    """Describe the end of a process by its exit code; return "" for exit code 0."""
     if code >= 0:
         return f"the process ended with exit code {code}" if code else ""
     return f"the process ended by {signal.Signals(-code).name}"
 
 
 def version_of(library: str) -> str:
-    """Return the installed version of a library, or "?" if no distribution has this name."""
+    """Return the installed version of a library, or "?" if its distribution is not found."""
     for name in (DISTRIBUTIONS.get(library, library), library):
         try:
             return importlib.metadata.version(name)

@@ -23,7 +23,6 @@ from islices.conformance.progress import bar, bars
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program with the given arguments and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
-    """Run a part in a separate process and return its exit code. If the process crashed or hung, print its last call
+    """Run a part in a separate process and return the exit code. If the process crashed or hung, print its last call
     and return 3."""
     command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
     command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
@@ -71,7 +70,7 @@ def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
 
 
 def laws(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Try every law in every mode of the backends. Return 1 if a law is broken, else 0."""
+    """Try the laws in every mode of the backends. Return 1 if a law is broken, else 0."""
     from islices.conformance.properties.laws import LAWS
     from islices.conformance.properties.running import break_law, columns
 
@@ -101,7 +100,8 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Make hostile calls on each backend, up to the first call that breaks a promise. Return the exit code."""
+    """Attack each backend with hostile calls, until one of the backend's calls breaks a promise. Return 1 if a promise
+    was broken, else 0."""
     from islices.conformance.properties.hostile import attack
 
     found = 0
@@ -113,7 +113,7 @@ def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def files(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Load hostile files, up to the first file that breaks a promise. Return the exit code."""
+    """Load hostile files, until a file breaks a promise. Return 1 if a promise was broken, else 0."""
     from islices.conformance.properties.files import attack, limit_memory
 
     started = time.monotonic()
@@ -123,7 +123,7 @@ def files(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _tell(subject: str, started: float, came: Counter[str], problem: str) -> int:
-    """Print the outcomes and the broken promise, if any, and return the exit code."""
+    """Print the counts of outcomes and the broken promise. Return 1 if there is a broken promise, else 0."""
     counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
     print(f"{subject} in {time.monotonic() - started:.0f} s: {counts}\n{problem}", flush=True)
     return int(bool(problem))

@@ -1,5 +1,5 @@
-"""Compare the two results of a law. Each function returns a line of text that describes the difference, or "" if the
-law holds. Printed counterexamples contain calls of these functions.
+"""Compare the results of a law. Each function returns a line that describes the difference, or "" if the law holds.
+Printed counterexamples contain calls of these functions.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """
@@ -21,7 +21,7 @@ def same_bits(got: Any, expected: Any) -> str:
 
 
 def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
-    """Check that each element of `got` differs from the element of `expected` by at most the given number of ulps."""
+    """Check that each element of `got` differs by at most `ulps` ulps from the same element of `expected`."""
 
     def near(g: float, e: float, dtype: str) -> bool:
         return g == e or abs(g - e) <= ulps * _ulp(max(abs(g), abs(e)), dtype)
@@ -35,9 +35,10 @@ def at_most(got: Any, bound: float) -> str:
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
-    """Check that each element of `got` differs from the element of `expected` by at most the element of `bound`.
+    """Check that each element of `got` differs from the same element of `expected` by at most the same element of
+    `bound`.
 
-    If the bound of an element is not finite, intermediate sums may overflow, so every result passes.
+    If an element of the bound is not finite, intermediate sums may overflow. Then any result passes.
     """
     numbers = iter(_flat(bound))
 
@@ -68,5 +69,5 @@ def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
 
 
 def _flat(x: Any) -> list[tuple[Any, str]]:
-    """Return all elements as (number, dtype)."""
+    """Return all elements of the arrays as (number, dtype)."""
     return [(v, array.dtype) for array in arrays_of(read(x)) for v in array.data]

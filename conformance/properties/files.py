@@ -1,7 +1,8 @@
-"""Test `islices.load` with damaged, forged and hostile files. It must raise ValueError or return the saved tree.
+"""Test `islices.load` with damaged, forged and hostile files. `islices.load` must raise ValueError or return the saved
+tree. From a forged file, it may also return another valid tree.
 
 ``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
-process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps it.
+process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps this file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FINE = ("refused", "same", "valid")
 
 # ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
-    """Return the trees that the undamaged files contain; together they have every kind of leaf."""
+    """Return the trees that the undamaged files contain. Together, the trees have every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))
@@ -63,8 +64,8 @@ def _contents(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False) -> str:
-    """Load a file. Return the outcome, a word in FINE ("valid" only for a forged or foreign file), or a description of
-    the fault."""
+    """Load a file. Return the outcome (a word in FINE) or a description of the fault. `original` is the saved tree, or
+    an object that equals no tree."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:
@@ -79,7 +80,7 @@ def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False
 
 
 def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
-    """Load a file with foreign=False and with foreign=True. Return the first fault, or if there is none, the outcome
+    """Load a file with foreign=False and with foreign=True. Return the first fault; without a fault, return the outcome
     with foreign=False."""
     path.write_bytes(made.data)
     result, other = (loaded(path, made, original, foreign=foreign) for foreign in (False, True))
@@ -89,7 +90,7 @@ def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
 
 
 def good_files(folder: Path) -> list[tuple[bytes, Any]]:
-    """Return undamaged files as (bytes, tree). For a file of another program, the tree is None."""
+    """Return undamaged files as (bytes, tree). The tree is None for a file of another program."""
     from safetensors.numpy import save
 
     found: list[tuple[bytes, Any]] = []
@@ -106,10 +107,10 @@ def good_files(folder: Path) -> list[tuple[bytes, Any]]:
 
 
 def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[str], str]:
-    """Load hostile files. Return the counts of their outcomes, and a description of the smallest file that breaks the
-    promise ("" if none does).
+    """Load hostile files. Return (counts of the outcomes, description of the smallest file that breaks the promise, or
+    "").
 
-    Loading may end the process. So each file is first written to disk, and its path to the log.
+    Loading may end the process. So each file is first written to disk, and the file's path is written to the log.
     """
     came: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))
@@ -140,7 +141,8 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
 
 def limit_memory() -> None:
-    """Limit the address space of this process to `MEMORY` bytes more than it uses now."""
+    """Limit the address space of this process to `MEMORY` bytes more than the present use, where the system allows
+    this."""
     with contextlib.suppress(ImportError):  # systems without this module run without the limit
         import resource
 

@@ -1,8 +1,9 @@
 """Test public functions with hostile input: random calls whose arguments are wrong, unusual or share memory.
 
-``python -m islices.conformance.properties hostile -b torch`` looks for calls that break a promise. There are two
-promises. Every call returns, or raises one of the errors `ACCEPTED` with a message that names an argument. A call that
-raises changes no array. Hypothesis draws the calls, and shrinks the first call that breaks a promise.
+``python -m islices.conformance.properties hostile -b torch`` looks for calls that break one of two promises. First, a
+call returns, or raises one of the errors `ACCEPTED` with a message. A TypeError, ValueError or IndexError names an
+argument. Second, a call that raises changes no array. Hypothesis draws the calls, and shrinks the first call that
+breaks a promise.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ PATIENCE = 60
 
 @contextlib.contextmanager
 def noted(text: str, log: Path | None) -> Iterator[None]:
-    """Return a context manager for a call that may end the process. The text of the call is written to the log, and
-    after `PATIENCE` seconds the process ends."""
+    """Guard a call that may end the process: write its text to the log, and end the process if the call exceeds
+    `PATIENCE` seconds. Without a log, do nothing."""
     if log:
         log.write_text(text, "utf-8")
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -45,8 +46,8 @@ def noted(text: str, log: Path | None) -> Iterator[None]:
 
 
 def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = None) -> tuple[Counter[str], str]:
-    """Make hostile calls. Return the counts of their outcomes, and a description of the smallest call that breaks a
-    promise ("" if none does).
+    """Make hostile calls. Return (counts of the outcomes, description of the smallest call that breaks a promise, or
+    "").
 
     A call may end the process, so each call is first written to the log.
     """
@@ -68,7 +69,7 @@ def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = Non
 
 
 def judge(call: HostileCall) -> tuple[str, str]:
-    """Make the call. Return its outcome as a word, and the broken promise ("" if there is none)."""
+    """Make the call. Return (outcome as a word, broken promise or "")."""
     try:
         with call.environment():
             for x in _arrays(call.entry.run(**call.arguments)):
@@ -84,7 +85,7 @@ def judge(call: HostileCall) -> tuple[str, str]:
 
 
 def _wrong_error(call: HostileCall, error: BaseException) -> str:
-    """Return the promise that this error breaks, with the end of its traceback, or ""."""
+    """Return the promise that this error breaks, with the end of the traceback; "" if the error breaks no promise."""
     came, where = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
     message = "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()
     names = {*call.arguments, *PARTS, *call.entry.words, call.name.rpartition(".")[2]}
@@ -102,7 +103,8 @@ def _wrong_error(call: HostileCall, error: BaseException) -> str:
 
 
 def _arrays(x: Any) -> Iterator[Any]:
-    """Yield the arrays in a nested structure."""
+    """Yield the arrays in a nested structure: the values and indices of slices, the weights of tables, and all other
+    leaves."""
     for leaf in leaves_of(x):
         if isinstance(leaf, islices.IndexedSlices):
             yield from (leaf.values, leaf.indices)

@@ -1,7 +1,7 @@
 """List the public calls that get hostile input, and draw good arguments for each.
 
-`GOOD` maps the name of a parameter to a good argument. If arguments must fit together, the entry of the call draws
-them. All other parameters have their defaults. `calls` then spoils at most two arguments.
+`GOOD` maps the name of a parameter to a function that draws a good argument. If arguments must fit together, the entry
+of the call draws them. All other parameters have their defaults. Then `calls` spoils at most two arguments.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Arguments = dict[str, Any]
 
 
 class Attacked(NamedTuple):
-    """The entry of a public call. ``run`` is called with the arguments by name; ``make`` draws the arguments that do
-    not come from `GOOD`."""
+    """The entry of a public call. ``run`` makes the call, with the arguments by name. ``make`` draws the arguments that
+    do not come from `GOOD`. ``weight`` is the relative frequency of the call."""
 
     run: Callable[..., Any]
     make: Callable[[Draw], Arguments] = lambda d: {}
@@ -43,7 +43,7 @@ class Attacked(NamedTuple):
 
 
 class HostileCall(NamedTuple):
-    """A public call with all its arguments."""
+    """A public call with all its arguments. ``aliased`` is True if two arguments share memory."""
 
     name: str
     entry: Attacked
@@ -57,7 +57,7 @@ class HostileCall(NamedTuple):
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Return a context manager that sets the call's mode, and the framework's 64-bit types on or off."""
+        """Run the context in the call's mode, with the framework's 64-bit types if ``wide``."""
         with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
@@ -69,7 +69,7 @@ class HostileCall(NamedTuple):
 
 # ---------------------------------------------------------------------- good arguments
 def limit(d: Draw) -> Any:
-    """Draw a limit as a number, or as a 0-d array (for MXNet, an array of one element)."""
+    """Draw a limit: a number or a 0-d array. MXNet gets an array of one element."""
     number = d.one(0.5, 0.0, 2.0, 1e9, float("inf"))
     shape = (1,) if d.backend.name == "mxnet" else ()
     return d.own(np.full(shape, number, "float32"), "limit") if d.rarely() else number
@@ -99,7 +99,7 @@ GOOD: dict[str, Callable[[Draw], Any]] = {
 
 
 def of_ids(d: Draw, shape: tuple[int, ...]) -> Arguments:
-    """Draw ids with the given shape, with or without a mask. 1-D ids may also be a pair (values, lengths)."""
+    """Draw ids of the given shape, and a mask or None. 1-D ids may also be a pair (values, lengths)."""
     ids = d.ids(shape if d.rows else (0, *shape[1:]))
     size = d.backend.shape(ids)
     out: Arguments = {"ids": ids, "mask": np.ones([n or 0 for n in size], bool) if d.rarely() else None}
@@ -128,7 +128,7 @@ def upstream(d: Draw) -> Arguments:
 
 
 def tied(d: Draw) -> Arguments:
-    """Draw the arguments of `per_sample`. The table may also be the output layer."""
+    """Draw the arguments of `per_sample`, in some cases for a table that is also the output layer."""
     out = upstream(d)
     if len(d.row_shape) == 1 and d.rarely(50):
         shape = (batch_of(d, out["ids"]), *d.one((), (2,), (0,)))
@@ -141,7 +141,7 @@ def batch_of(d: Draw, ids: Any) -> Any:
 
 
 def scatter(d: Draw) -> Arguments:
-    """Draw a table and slices; the slices may share the table's memory."""
+    """Draw the arguments of scatter. The slices may share memory with the table."""
     table, x = d.table(), d.sparse()
     part = (table.weights if isinstance(table, islices.Table) else table)[: d.n] if d.n and d.rows >= d.n else None
     if d.backend.is_array(part) and d.rarely():
@@ -150,7 +150,7 @@ def scatter(d: Draw) -> Arguments:
 
 
 def step(d: Draw) -> Arguments:
-    """Draw the arguments of an optimizer's step on one or several tables."""
+    """Draw the arguments of an optimizer's step on one or two tables."""
     name, hyper = d.one(*OPTIMIZERS.values())
     optimizer = getattr(islices.optim, name)(**hyper, rows=d.one("touched", "touched", "all"))
     tables = [d.table() for _ in range(d.one(1, 1, 2))]
@@ -184,7 +184,7 @@ def gradient_arguments(d: Draw) -> Arguments:
 
 # ---------------------------------------------------------------------- calls that are no function of islices
 def first_step(name: str, **options: Any) -> Any:
-    """Make an optimizer with the given hyperparameters, which may be hostile, and its first step with good
+    """Make an optimizer with hyperparameters that may be hostile, and return the result of a step with good
     arguments."""
     made = getattr(islices.optim, name)(**options)
     table = np.ones((6, 3), np.float32)
@@ -200,7 +200,7 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
 
 
 def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
-    """Return the entry of a method of `PerSample`, with its argument if it has one."""
+    """Return the entry of a method of `PerSample`. `argument` is the method's argument, or None if it has none."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))
@@ -218,7 +218,7 @@ def samples_and_dense(d: Draw) -> Arguments:
 
 
 def complete(run: Callable[..., Any], made: Arguments, d: Draw) -> Arguments:
-    """Return the drawn arguments of a call together with good arguments or defaults for all other parameters."""
+    """Return the drawn arguments of a call, with good arguments or defaults for all other parameters of `run`."""
     out = dict(made)
     for name, parameter in inspect.signature(run).parameters.items():
         if name not in out and parameter.kind is not parameter.VAR_KEYWORD:

@@ -1,4 +1,5 @@
-"""Make hostile files by hand. `islices.load` must raise an error for each."""
+"""Make hostile files by hand. `islices.load` must raise an error for each. With foreign=True, a file without the mark
+of islices may load."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def _manifest(**changes: Any) -> dict[str, str]:
 
 
 def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tuple[dict[str, str], bytes]:
-    """Return a signed manifest of slices with rows of one float32 zero, and the bytes of the indices."""
+    """Return (manifest with its digest, bytes of the indices) of slices whose rows are one float32 zero."""
     raw = np.array(indices, "<i8").tobytes()
     held = [
         {"name": name, "dtype": dtype, "shape": shape, "sha256": hashlib.sha256(data).hexdigest()}
@@ -73,7 +74,7 @@ def _deep(levels: int) -> dict[str, str]:
 
 
 def handmade() -> dict[str, bytes]:
-    """Return {name of a fault: file} for files that random damage would hardly produce."""
+    """Return {name of a fault: file} for faults that random damage would hardly produce."""
 
     def one(texts: Any, **changes: Any) -> bytes:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes

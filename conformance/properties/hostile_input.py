@@ -1,7 +1,7 @@
-"""Draw arguments for hostile calls, and change good arguments into bad ones.
+"""Draw arguments for hostile calls, and change good arguments into bad arguments.
 
-Hypothesis makes every choice, so that it can shrink a call. A `Draw` belongs to one call, and stores the arrays that a
-call must not change if it raises.
+Hypothesis makes every choice, so that Hypothesis can shrink a call. A `Draw` belongs to one call, and stores the arrays
+that the call must not change if it raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeErr
 
 
 class WatchedArray(NamedTuple):
-    """An array that a call must not change if the call raises an error."""
+    """An array and a copy of its bytes, so that a change by a call is found."""
 
     label: str
     array: Any
@@ -33,7 +33,7 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """Return the label of the array if its bits have changed, else ""."""
+        """Return the label of the array if the bytes have changed or cannot be read, else ""."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
         except Exception as error:  # frameworks raise various errors for an array that was deleted
@@ -41,7 +41,7 @@ class WatchedArray(NamedTuple):
 
 
 class Draw:
-    """A source of arguments for one hostile call; Hypothesis makes all choices."""
+    """A source of arguments for one hostile call. Hypothesis makes all choices."""
 
     def __init__(self, draw: Callable[..., Any], backend: Backend, others: Sequence[Backend]) -> None:
         self._draw, self.backend, self.others = draw, backend, others
@@ -67,7 +67,7 @@ class Draw:
 
     # ------------------------------------------------------------------ good arguments
     def numbers(self, shape: tuple[int, ...], dtype: str) -> Host:
-        """Draw a NumPy array of a dtype (uint16 for bfloat16). One number may be special, such as NaN."""
+        """Return a NumPy array of a dtype (uint16 for bfloat16). The first float may be special, such as NaN."""
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return np.resize(np.arange(3, -4, -1), shape).astype(dtype)
         x = np.resize(np.arange(-8, 9, dtype=np.float32) / 4, shape)
@@ -82,13 +82,13 @@ class Draw:
         return x
 
     def own(self, array: Host, label: str, backend: Backend | None = None) -> Any:
-        """Return an array of the backend with the same numbers, and watch it for changes."""
+        """Convert a NumPy array to the backend, and watch the result for changes."""
         B = backend or self.backend
         x = B.asarray(array)
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
     def _laid_out(self, x: Host) -> Any:
-        """Return a NumPy array with the same numbers in another memory layout."""
+        """Return an array with the same numbers that is read-only, or has another memory layout or byte order."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
             memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))
@@ -116,7 +116,8 @@ class Draw:
         return islices.IndexedSlices(values, indices, (None if self.rarely(5) else self.rows, *self.row_shape))
 
     def native(self) -> Any:
-        """Return a sparse gradient of the framework's type, or slices if the framework has no such type."""
+        """Return a sparse gradient of the framework's type. If the framework cannot represent the gradient, return
+        slices."""
         s = self.slices()
         try:
             return islices.to_native(s)
@@ -136,7 +137,7 @@ class Draw:
         )  # fmt: skip
 
     def table(self) -> Any:
-        """Return a table of weights: an array, a `Table` of one, or a variable of the framework."""
+        """Return a table of weights: an array, a `Table`, or a variable of the framework."""
         x = self.dense(label="table")
         kind = self.one("array", "array", "Table", "variable")
         if kind == "Table":
@@ -152,7 +153,7 @@ class Draw:
         )
 
     def spoil(self, good: Any) -> Any:
-        """Return a bad argument in the place of a good one."""
+        """Return a bad replacement of a good argument."""
         if self.rarely(40):
             return self.junk()
         if isinstance(good, islices.Table):
@@ -195,7 +196,7 @@ class Draw:
         return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
     def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
-        """Return an array of the given dtype in the framework, or in NumPy if the framework does not have the dtype."""
+        """Return an array of the dtype. If the framework does not have the dtype, return a NumPy array."""
         x = self.numbers(shape, dtype)
         try:
             with backend.wide_types():
@@ -204,7 +205,8 @@ class Draw:
             return x
 
     def _bad_slices(self, s: Any) -> Any:
-        """Return slices with one bad part, a single part of the slices, or slices of another framework."""
+        """Return slices with one bad part, some parts of the slices, or slices of another framework. If this is
+        impossible, return junk."""
         values, indices, shape = s.values, s.indices, s.dense_shape
         kind = self.one("shape", "values", "indices", "part", "framework")
         if kind == "part":

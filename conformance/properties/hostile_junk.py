@@ -1,4 +1,5 @@
-"""Define Python objects that no call expects: of wrong types, endless, or raising an error in every operation."""
+"""Define Python objects that no call expects: objects of wrong types, endless objects, and objects that raise when
+used."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ import islices
 
 
 class HostileError(Exception):
-    """The error that hostile objects raise. No call may pass it on."""
+    """The error that hostile objects raise. This error must not reach the caller of a public function."""
 
 
 class Refuses:
-    """The base class of objects that raise an error when one of their special methods or attributes is used."""
+    """The base class of objects of which some attributes or special methods raise an error."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -32,7 +33,7 @@ def _raise(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refusing(*names: str) -> Any:
-    """Return an object that raises an error when one of the named attributes or special methods is used."""
+    """Return an object whose named attributes and special methods raise an error."""
     special = {n: _raise for n in names if n.startswith("__") and n != "__array_interface__"}
     plain = {n: property(_raise) for n in names if n not in special}
     return type("Refuses", (Refuses,), {**special, **plain})(" and ".join(names))
@@ -104,7 +105,7 @@ NAMES: tuple[Any, ...] = (
 
 
 def shown(x: Any, depth: int = 0) -> str:
-    """Return any argument as a text. Objects of frameworks may be broken, so only their type is shown."""
+    """Return any argument as a text. An object that cannot be read is shown as its type and address."""
     try:
         if isinstance(x, islices.IndexedSlices):
             flags = f"coalesced={x.coalesced}, padded={x.padded}"

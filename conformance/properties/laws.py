@@ -1,9 +1,9 @@
 """Define the laws that the public functions obey for any arguments, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments. It makes public calls and returns two results, which must have the same bits
-unless the decorator names another function of `compare`. With "within", the law returns a third result, which bounds
-the distance of the others. A counterexample prints the source of the law. So a law uses only its arguments, `islices`
-and Python's builtins.
+A law is a function of drawn arguments that makes public calls. The law returns a tuple, and a function of `compare`
+checks this tuple. By default, the function is `same_bits`, which checks that two results have the same bits.
+
+A counterexample prints the source of the law. So a law uses only its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from islices.conformance.properties.strategies import (
 
 
 class Law(NamedTuple):
-    """A law, its clause, and the Hypothesis strategy of its arguments."""
+    """A law, its clause, and the Hypothesis strategy for its arguments."""
 
     name: str
     clause: str
     call: Callable[..., Any]
     arguments: st.SearchStrategy[Arguments]
-    #: the name of the function in `compare` for the results; "within" if there are three
+    #: the name of the function in `compare` that gets the results of the law
     compare: str
     traced: bool
     #: True if the law makes a sparse object of the framework, which may not support all dtypes
@@ -53,8 +53,8 @@ def law(
     traced: bool = True,
     native_form: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that registers a law. If ``traced``, the law also holds in traced code, where no value is
-    known."""
+    """Return a decorator that registers a law. ``make`` draws the arguments. With ``traced``, the law also holds in
+    traced code, where values are unknown."""
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         LAWS[fn.__name__] = Law(fn.__name__, clause, fn, given(make), compare, traced, native_form)

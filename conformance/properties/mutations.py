@@ -1,7 +1,8 @@
 """Make damaged or forged files by random changes to the bytes of good files.
 
-Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a manifest with a correct new
-digest, as an attacker can make it. It may load if its manifest is valid. Hypothesis draws the changes.
+Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a changed manifest, and a
+digest that is correct for the new manifest. A forged file may load if the manifest is valid. Hypothesis draws the
+changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class FileMutant(NamedTuple):
 
 
 def mutant(random: random.Random, data: bytes) -> FileMutant:
-    """Return a randomly changed copy of a good file."""
+    """Return a copy of a good file with one kind of random change."""
     kinds = [_flip_bits, _cut, _insert, _edit_header, _edit_header]
     change = random.choice([*kinds, _forge] if b"islices.json" in data else kinds)
     return FileMutant(change.__name__.strip("_"), change(random, data), change is _forge)
@@ -53,7 +54,7 @@ def _insert(random: random.Random, data: bytes) -> bytes:
 
 # ---------------------------------------------------------------------- .safetensors, with valid syntax
 def pack(header: Any, data: bytes) -> bytes:
-    """Return the bytes of a .safetensors file with a header that may be invalid."""
+    """Return the bytes of a .safetensors file. `header` may be invalid: any JSON value, or raw bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -78,13 +79,12 @@ def _forge(random: random.Random, data: bytes) -> bytes:
 
 
 def signed(text: str) -> dict[str, str]:
-    """Return the metadata of a file: the manifest and its correct digest."""
+    """Return the metadata of a file: the manifest `text` and its correct digest."""
     return {"islices.json": text, "islices.sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _change_one(random: random.Random, tree: Any) -> None:
-    """Change a random part of a JSON tree: replace it by another part or an unusual value, rename its key, or remove
-    it."""
+    """Change a random item of a JSON tree. The item gets another value, or is increased by 1, renamed or removed."""
     places: list[tuple[Any, Any]] = []
     _collect(tree, places)
     (holder, key), (other, other_key) = random.choice(places), random.choice(places)

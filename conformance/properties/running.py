@@ -1,6 +1,6 @@
 """Search for counterexamples to a law on one backend in one mode.
 
-Hypothesis draws the arguments, and shrinks a counterexample to the smallest that it finds.
+Hypothesis draws the arguments, and shrinks a counterexample to the smallest that Hypothesis finds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Counterexample(NamedTuple):
-    """The shrunk arguments that break a law. str() gives code that can be pasted into Python."""
+    """The smallest arguments that break a law. str() returns code that users can paste into Python."""
 
     law: Law
     backend: str
@@ -52,21 +52,21 @@ assert not problem, problem
 
 
 class Broken(Exception):  # noqa: N818 (it only ends a search)
-    """The error by which Hypothesis learns that an example breaks the law."""
+    """The error that shows Hypothesis that an example breaks the law."""
 
 
 Column = tuple[Backend, str]
 
 
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
-    """Return (backend, mode) for each backend and each of the given modes that it has."""
+    """Return (backend, mode) for each backend and each of its modes among `modes`."""
     backends = [islices.get_backend(name) for name in names]
     return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 
 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
-    """Return the smallest arguments found that break a law, or None."""
+    """Return the smallest arguments that break a law, or None if Hypothesis finds no such arguments."""
     found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
     return Counterexample(law, backend.name, mode, *found) if found else None
 
@@ -84,7 +84,6 @@ def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
 
 
 def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
-    """Return the results of the law for arguments given as plain data."""
     x: Any = arguments.get("x")
     if law.native_form and x.values.dtype not in backend.native_float_dtypes:
         raise UnsupportedError(f"the {backend.native_name} has no {x.values.dtype}")
@@ -96,14 +95,14 @@ def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
 
 
 def build(backend: Backend, x: Any) -> Any:
-    """Return plain data as arguments for a backend."""
+    """Convert plain data to arguments for a backend. An `Optimizer` becomes a function that makes the optimizer."""
     if isinstance(x, Optimizer):
         return functools.partial(getattr(islices.optim, x.name), **x.hyper)
     return to_backend(backend, x)
 
 
 def traced(backend: Backend, fn: Callable[..., Any], **arguments: Any) -> Any:
-    """Compile fn with the framework and call it; the arrays among the arguments are traced."""
+    """Compile `fn` with the framework and call the program. Arrays among the arguments are traced."""
     leaves: list[Any] = []
     shells: list[Any] = []
     form = {name: take_apart(x, leaves) if _holds_arrays(x) else x for name, x in arguments.items()}
@@ -132,7 +131,8 @@ def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
 def search(
     arguments: st.SearchStrategy[T], examples: int, seed: int, problem_of: Callable[[T], str]
 ) -> tuple[T, str] | None:
-    """Return (the smallest example with a problem that Hypothesis finds, its problem), or None."""
+    """Return (the smallest example with a problem that Hypothesis finds, its problem), or None. `problem_of` returns ""
+    for an example without a problem."""
     last: list[tuple[T, str]] = []
 
     @hypothesis.seed(seed)

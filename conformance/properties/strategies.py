@@ -2,8 +2,10 @@
 
 Indices are int32 or int64; sorted or not; unique, repeated or cancelling; none, one or many. Rows have 0 to 3
 dimensions. *Exact* values are small integers, whose sums are exact in every type. *Wild* values are fractions, huge,
-tiny or infinite numbers, and NaN. All values and all sums of values are multiples of a step far above the smallest
-normal number. So no intermediate result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
+tiny or infinite numbers, and NaN.
+
+All values and all sums of values are multiples of a step far above the smallest normal number. So no intermediate
+result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ EXTREME: dict[str, list[float]] = {
 
 
 class Kind(NamedTuple):
-    """The properties that slices must share to be combined (dtype, index type, row shape), and the number of slices."""
+    """The properties that slices of one law share: dtype, index type, shape of a row, and number of slices."""
 
     dtype: str
     index_type: str
@@ -55,8 +57,6 @@ class Kind(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """The name and the hyperparameters of an optimizer of `islices.optim`."""
-
     name: str
     hyper: dict[str, Any]
 
@@ -73,7 +73,7 @@ def kinds(*dtypes: str) -> st.SearchStrategy[Kind]:
 
 # ---------------------------------------------------------------------- numbers
 def exact(dtype: str) -> list[float]:
-    """Return integers so small that every sum of them is exact."""
+    """Return integers so small that sums of them are exact in every dtype."""
     return EXACT
 
 
@@ -89,7 +89,7 @@ def wild(dtype: str) -> list[float]:
 
 
 def unmeasured(dtype: str) -> list[float]:
-    """Return numbers for which a norm is NaN, infinite, or neither huge nor tiny."""
+    """Return numbers whose norm is NaN, infinite, or of moderate size."""
     return [*moderate(dtype), *NONFINITE]
 
 
@@ -98,14 +98,13 @@ def number_list(draw: Draw, pool: list[float], size: int) -> list[float]:
 
 
 def array(draw: Draw, kind: Kind, numbers: Any, shape: Shape | None = None) -> Array:
-    """Draw a dense array; by default, it has the shape of the table."""
+    """Draw a dense array. By default, the array has the shape of the table."""
     shape = kind.shape if shape is None else shape
     return Array(kind.dtype, shape, number_list(draw, numbers(kind.dtype), math.prod(shape)))
 
 
 # ---------------------------------------------------------------------- slices
 def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> Slices:
-    """Draw slices of a table with `ROWS` rows."""
     n = min(kind.n, ROWS) if coalesced else kind.n
     spread = draw(st.sampled_from((ROWS, 1, 3)))
     layout = draw(st.sampled_from(("any", "sorted", "unique", "cancelling")))
@@ -126,7 +125,7 @@ def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> 
 
 
 def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
-    """Draw the same slices in another order. With `keep_order`, duplicates of a row stay in their order."""
+    """Draw the slices in a random order. With `keep_order`, duplicates of a row stay in their order."""
     order = draw(st.permutations(range(len(s.indices.data))))
     if keep_order:
         places: dict[int, list[int]] = {}
@@ -148,7 +147,7 @@ def optimizers() -> st.SearchStrategy[Optimizer]:
 
 
 def given(make: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Return the strategy for a function that draws the arguments of a law by name."""
+    """Return the strategy for a function `make(draw)`, which draws the arguments of a law by name."""
     return st.composite(make)()
 
 
@@ -158,7 +157,7 @@ def one(numbers: Any) -> Callable[[Draw], Arguments]:
 
 
 def some(count: int, numbers: Any) -> Callable[[Draw], Arguments]:
-    """Return a function that draws slices x, y, ... of the same kind."""
+    """Return a function that draws `count` slices of one kind, named x, y and z."""
 
     def make(draw: Draw) -> Arguments:
         kind = draw(kinds())
@@ -168,7 +167,7 @@ def some(count: int, numbers: Any) -> Callable[[Draw], Arguments]:
 
 
 def with_option(make: Callable[[Draw], Arguments], **options: Any) -> Callable[[Draw], Arguments]:
-    """Return a function that draws the same arguments and one of the listed values of each option."""
+    """Return a function that draws what `make` draws, and also one of the listed values of each option."""
     return lambda draw: {**make(draw), **{name: draw(st.sampled_from(pool)) for name, pool in options.items()}}
 
 
@@ -193,8 +192,8 @@ def in_another_order(numbers: Any, *, keep_order: bool = False) -> Callable[[Dra
 
 
 def rounding(draw: Draw) -> Arguments:
-    """Draw slices x, the same slices y in another order, slices with the absolute values, and the factor of clause 20's
-    bound."""
+    """Draw slices x, the same slices y in another order, slices with the absolute values, and the factor of the bound
+    in clause 20."""
     drawn = in_another_order(moderate)(draw)
     x = drawn["x"]
     dtype, n = x.values.dtype, len(x.indices.data)
@@ -208,9 +207,9 @@ def clipped(draw: Draw) -> Arguments:
     """Draw coalesced slices, a limit, the factor 1 + 2 eps, and the number of ulps by which a second clip may change a
     value.
 
-    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, it is at most (1 + u)^3 max_norm,
-    because the norm is rounded as well. The factor of the second clip is then at least 1 - 2 u (1 - 4 u), which lowers
-    a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
+    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, the norm is also rounded, so the clipped
+    norm is at most (1 + u)^3 max_norm. The factor of the second clip is then at least 1 - 2 u (1 - 4 u). This factor
+    lowers a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
     """
     x = slices(draw, draw(kinds()), moderate, coalesced=True)
     ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)
@@ -222,7 +221,7 @@ def shards(draw: Draw) -> Arguments:
 
 
 def shards_of(draw: Draw, x: Slices) -> Arguments:
-    """Draw a division of the slices x into consecutive parts, and return both."""
+    """Draw consecutive parts of the slices x, and return x and the parts."""
     n = len(x.indices.data)
     cuts = sorted(draw(st.lists(st.integers(0, n), max_size=3)))
     bounds = zip([0, *cuts], [*cuts, n], strict=True)
@@ -230,7 +229,7 @@ def shards_of(draw: Draw, x: Slices) -> Arguments:
 
 
 def looked_up(draw: Draw) -> Arguments:
-    """Draw ids, two per sample, and the gradient at the looked-up rows."""
+    """Draw the arguments of embedding_grad: ids, two per sample, and the gradient at the looked-up rows."""
     kind = draw(kinds())
     ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=2 * kind.n, max_size=2 * kind.n))
     shape = (kind.n, 2)
@@ -249,6 +248,7 @@ def some_rows_frozen(draw: Draw) -> Arguments:
 
 
 def table_and_shards(draw: Draw) -> Arguments:
-    """Draw a table, and slices with a division into parts, in types whose sums need no wider type."""
+    """Draw a table, slices, and consecutive parts of the slices. The dtypes are float32 and float64, whose sums need no
+    wider type."""
     kind = draw(kinds("float32", "float64"))
     return {"table": array(draw, kind, wild), **shards_of(draw, slices(draw, kind, wild))}

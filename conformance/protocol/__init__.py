@@ -1,5 +1,5 @@
-"""The line protocol between the suite and a program in any language. Both send JSON lines over the program's standard
-input and output.
+"""Define the line protocol between the suite and a program in any language. The suite and the program exchange JSON
+lines over the program's standard input and output.
 
     wire.py     converts values to JSON with numbers as bits, and back
     client.py   runs the program: handshake, calls, time limit, restarts, stray output

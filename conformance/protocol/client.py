@@ -6,9 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. Any other line that the adapter prints is *stray*. Stray lines are stored and counted,
-because a library that prints a greeting is not a failure. If the process ends or exceeds the time limit, the next call
-starts it again.
+End of input ends the adapter. Any other line that the adapter prints is a stray line. The client counts stray lines and
+stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or exceeds the
+time limit, the next call starts a new process.
 
 May import: this folder.
 """
@@ -45,8 +45,8 @@ FAREWELL = 2.0
 
 # ---------------------------------------------------------------------- answers
 class Hello(NamedTuple):
-    """The description of an adapter in its handshake. ``ops`` lists its operations, or is None if the adapter does not
-    list them."""
+    """The description of an adapter in its handshake. ``ops`` contains the adapter's operations, or is None if the
+    adapter does not list them."""
 
     name: str
     version: str = ""
@@ -54,19 +54,19 @@ class Hello(NamedTuple):
 
 
 class Ok(NamedTuple):
-    """The adapter's answer that contains the result of a call."""
+    """The adapter's answer with the result of a call."""
 
     value: Any
 
 
 class Unsupported(NamedTuple):
-    """The adapter's answer that it does not have an operation, a dtype or an option."""
+    """The adapter's answer that it does not support an operation, a dtype or an option."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """The adapter's answer that a call is invalid: the name of a Python exception, and a message."""
+    """The adapter's answer that a call is invalid, with the name of a Python exception and a message."""
 
     error: str
     message: str
@@ -76,7 +76,7 @@ Answer = Ok | Unsupported | Refused
 
 
 class AdapterError(Exception):
-    """The error for a broken adapter. It is no evidence about the adapter's arithmetic."""
+    """The error for a broken adapter, which is no evidence about the adapter's arithmetic."""
 
 
 class StartError(AdapterError):
@@ -133,12 +133,13 @@ class _Process:
                 del self.last_words[:-LAST_WORDS]
 
     def statement(self) -> str:
-        """Return the end of the process's error output. Call this after the process has ended."""
+        """Return the end of the process's error output. Call this method only after the process has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
 
     def end(self, patience: float = 0.0) -> int:
-        """Return the exit status. If the process has not ended after `patience` seconds, kill it with its children."""
+        """Close the process's input, wait up to `patience` seconds, then kill the process. Return the exit status. On
+        POSIX, kill its children too."""
         self.outbox.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience)
@@ -161,7 +162,7 @@ class Client:
     command : sequence of str
         The program and its arguments; no shell reads them.
     spec : str
-        The version of the specification for the handshake; the answers are compared with this version.
+        The version of the specification, which the handshake sends.
     limit : float
         The seconds that a call or the handshake may take.
 
@@ -170,7 +171,7 @@ class Client:
     hello : Hello
         The adapter's description of itself.
     strays : int
-        The number of printed lines outside the protocol; ``stray`` has the first ones.
+        The number of printed lines outside the protocol; ``stray`` contains the first of these lines.
     restarts : int
         The number of restarts.
 
@@ -216,8 +217,8 @@ class Client:
         WireError
             The protocol cannot represent an argument; nothing was sent.
         CallError
-            The adapter ended, exceeded the time limit, or gave an invalid answer. The next call starts the adapter
-            again.
+            The adapter ended, exceeded the time limit, or gave an invalid answer. After an end or a timeout, the next
+            call starts the adapter again.
         StartError
             The adapter could not start again.
         """
@@ -232,7 +233,7 @@ class Client:
         return self._answer(answer)
 
     def close(self) -> None:
-        """End the process: close its input, and kill it if it does not end."""
+        """Close the input of the process. If the process does not end, kill it."""
         if self._process is not None:
             self._process.end(FAREWELL)
             self._process = None
@@ -262,7 +263,8 @@ class Client:
         self._process.outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _receive(self, key: str, value: int | None, kind: type[AdapterError]) -> dict[str, Any]:
-        """Return the next line that is a JSON object with the given key and value. Earlier lines count as stray."""
+        """Return the next line that is a JSON object with the given key and value; None means any value. Earlier lines
+        count as stray. If there is no such line, raise an error of the given kind."""
         assert self._process is not None
         waited = "in this call" if value is not None else "to the handshake"
         deadline, before = time.monotonic() + self.limit, self.strays
@@ -306,13 +308,13 @@ class Client:
             self.stray.append(line[:200].decode("utf-8", "replace").strip())
 
     def _remarks(self, before: int) -> str:
-        """Describe the stray lines that the adapter printed since there were `before`; return "" if there are none."""
+        """Describe the stray lines after the first `before` stray lines; return "" if there are none."""
         count = self.strays - before
         first = f", the first {self.stray[before]!r}" if before < len(self.stray) else ""
         return f"; it printed {count} other line{'s' * (count > 1)}{first}" if count else ""
 
     def _drop(self) -> tuple[int, str]:
-        """End the present process, and return its exit status and the end of its error output."""
+        """End the process. Return (exit status, end of the error output)."""
         assert self._process is not None
         process, self._process = self._process, None
         alive = process.popen.poll() is None
@@ -321,7 +323,7 @@ class Client:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line; an empty dict if the line is not a JSON object."""
+    """Return the JSON object of a line; {} if the line is not a JSON object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -330,7 +332,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """Return the line of the last output that probably explains why a process ended: the last line that mentions an
+    """Return the line of an error output that probably explains why the process ended: the last line that mentions an
     error, else the last line."""
     lines = text.splitlines() or [""]
     reported = [

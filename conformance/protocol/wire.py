@@ -1,7 +1,7 @@
 """Convert values to JSON and back, with numbers as bits, so that two programs need not agree on decimals.
 
 The tags are the same as in the vector files. Instead of decimals, the protocol has little-endian bytes, with two
-hexadecimal digits each. The bytes of an array are its elements in C order.
+hexadecimal digits each. An array has the bytes of its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
@@ -41,8 +41,8 @@ class WireError(ValueError):
 
 # ---------------------------------------------------------------------- to JSON
 def to_wire(x: Any) -> Any:
-    """Convert a value of `islices.conformance.data` to JSON for `json.dumps`. Raise WireError if the protocol cannot
-    represent it."""
+    """Convert a value of `islices.conformance.data` to an object for `json.dumps`. Raise WireError if the protocol
+    cannot represent the value."""
     if x is None or isinstance(x, (bool, str)):
         return x
     if isinstance(x, Array):
@@ -78,7 +78,8 @@ def _bytes(x: Array) -> bytes:
 
 # ---------------------------------------------------------------------- from JSON
 def from_wire(x: Any, path: str = "ok", depth: int = 0) -> Any:
-    """Convert JSON to the value that it represents. A WireError names the place, the JSON and the accepted forms."""
+    """Convert an object of `json.loads` to the value that it represents. A WireError names the place, the JSON and the
+    accepted forms."""
     if depth > DEEPEST:
         raise WireError(f"{path}: containers nested deeper than {DEEPEST}")
     if x is None or isinstance(x, (bool, str)):
@@ -132,7 +133,8 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes of a hexadecimal text. Raise WireError if their number is not `size`."""
+    """Return the bytes of a hexadecimal text. Raise WireError for anything else, or unless there are `size` bytes. If
+    `size` is None, any number of bytes is valid."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

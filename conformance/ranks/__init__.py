@@ -1,7 +1,7 @@
 """Run a function on several ranks: real processes that a real engine connects. The suite and the tests use this
 package.
 
-`run_ranks` starts the processes and collects the results; each process runs `worker`.
+`run_ranks` starts the processes and collects the results. Each process runs `worker`.
 """
 
 from islices.conformance.ranks.launch import Finished, Ranks, run_ranks

@@ -1,7 +1,7 @@
 """Define the cases of all_reduce that every engine runs. A case makes a tree of gradients for each rank.
 
-The trees are plain data computed from (rank, size), so every rank can compute the data of all ranks and the expected
-result.
+The trees are plain data that depend only on (rank, size). So every rank can compute the data of all ranks and the
+expected result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy, or with ``once`` only for the first strategy."""
+    """Add a case for each strategy; with ``once`` only for the first strategy."""
     strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -142,7 +142,7 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 
 
 def padded(rank: int, size: int) -> Slices:
-    """Return slices with padding slots, which are last on even ranks and anywhere on odd ranks."""
+    """Return slices with padding slots. Padding is last on even ranks, and first and in the middle on odd ranks."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
     return replace(sparse(seeded("padded", rank), ids), padded=True)
 
@@ -168,7 +168,7 @@ case("rows/2**31, int32", lambda rank, size: sparse(seeded("edge", rank), [2**31
 
 # ---------------------------------------------------------------------- numbers that cancel, overflow, are none
 def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
-    """Return slices whose rows have one number."""
+    """Return slices whose rows have one number each."""
     return Slices(Array(dtype, (len(ids), 1), data), Array("int32", (len(ids),), ids), (ROWS, 1))
 
 
@@ -180,7 +180,7 @@ def cancelling(rank: int, size: int) -> Slices:
 
 
 def order_shows(rank: int, size: int) -> Slices:
-    """Return slices whose sum depends on the order of the ranks: 1e8, 1, -1e8, 1 ... in float32."""
+    """Return slices whose sum over ranks depends on the order of the ranks: 1e8, 1, -1e8, 1 ... in float32."""
     v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
     return column([v, -v], [3, 1])
 
@@ -245,8 +245,8 @@ case("none/nothing", lambda rank, size: [], once=True)
 
 
 def network(rank: int, size: int) -> Any:
-    """Return a tree with more leaves than fit in the first message that ranks exchange. Some leaves are None, and dicts
-    have another order on odd ranks."""
+    """Return a tree with more leaves than fit in the first message that ranks exchange. Some leaves are None. On odd
+    ranks, the dict has the reverse order."""
     rng = seeded("network", rank)
     layers: list[Any] = []
     for k in range(12):
@@ -278,15 +278,15 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", once=True)
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """Return a whole batch, as one process would have it, with exact sums."""
+    """Return the slices of a whole batch, with numbers whose sums are exact."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """Return a function of (rank, size) that makes the rank's part of the batch. The lengths differ, and the last of
-    four parts is empty."""
+    """Return a function of (rank, size) that makes a rank's part of the batch. The parts have different lengths, and
+    the last of four parts is empty."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

@@ -24,8 +24,8 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """A rank that has ended: the result of its function, or its error as (classes, text, traceback). Neither is set if
-    the process ended before it could write one."""
+    """A rank that has ended. ``value`` is the result of its function, or ``error`` is (classes, text, traceback). If
+    the process ended before it wrote either, both are None and ``statement`` is False."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and their printed texts. There is one text per rank, or a single text for MPI."""
+    """All ranks of a run, in order, and their printed texts. There is one text per rank, but a single text for MPI."""
 
     ranks: list[Finished]
     output: list[str]
@@ -42,7 +42,8 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the results of all ranks, or raise AssertionError with the traceback of the first failed rank."""
+        """Return the results of all ranks. If a rank failed, raise AssertionError with its traceback, or with the
+        printed texts if there is no traceback."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
@@ -146,8 +147,8 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """Run the commands and return (exit codes, printed texts). Kill processes that still run at the time ``until``;
-    their exit code is None."""
+    """Run the commands and return (exit codes, printed texts). A process that still runs at the time ``until`` is
+    killed, and its exit code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
         processes = [
@@ -165,8 +166,8 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Return a context manager that starts the process in a new process group. At the end, kill the group, which
-    includes the children of a launcher."""
+    """Start a process in a new process group; the context gives the process. At the end, kill the group, because a
+    launcher's children are in it."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -186,13 +187,13 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH."""
+    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH. Return None if there is
+    none."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return the numbers of free ports on the loopback interface."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

@@ -1,5 +1,5 @@
-"""Define calls that must fail on every rank, with an error that names the difference or the failed rank. Afterwards,
-the group must be usable."""
+"""Define calls that must fail on every rank, with an error that names the difference or the failed rank. After each
+call, the group must be usable by the next call."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Mistake(NamedTuple):
     expected : callable (rank, size) -> (name of the error's class, words of its message)
     default : bool
         True if the call gets None as its group.
+    wide, full, clause
+        As in `Collective`.
     """
 
     id: str
@@ -55,7 +57,7 @@ def dense(B: Backend, *shape: int) -> Any:
 
 
 def given(B: Backend, x: Any = None, **options: Any) -> Callable[..., Any]:
-    """Return a call of all_reduce on x, or on slices, with the given options."""
+    """Return a call of all_reduce with the given options, on x or by default on slices."""
     return partial(all_reduce, slices(B) if x is None else x, **options)
 
 
@@ -65,7 +67,8 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """Add a case in which the last rank passes something else. All ranks must raise the same ValueError."""
+    """Add a case in which the last rank passes another argument than the other ranks. All ranks must raise the same
+    ValueError. `make(B, differs)` returns a rank's argument."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
@@ -77,14 +80,14 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def first_raises(kind: str, *words: str) -> Expected:
-    """Return the expected errors: `kind` on rank 0, and on all other ranks a RankError with the number 0 and the
+    """Return the expected errors: `kind` on rank 0. All other ranks expect a RankError with the number 0 and the
     message of rank 0."""
     of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
     return lambda rank, size: of_others if rank else (kind, words)
 
 
 def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str) -> None:
-    """Add a case in which rank 0 passes an object that is not a gradient. All ranks must raise an error."""
+    """Add a case in which rank 0 passes a bad argument. All ranks must raise an error."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B) if rank == 0 else slices(B))
@@ -140,7 +143,7 @@ MISTAKES += [
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Add a case in which rank 0 passes a bad argument and no array from which the engine could be found."""
+    """Add a case in which rank 0 passes a bad argument without an array that determines the engine."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)
@@ -154,7 +157,7 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """Return two rows of weights, or the wrong object if this rank makes the mistake."""
+    """Return two rows of weights, or `wrong` if this rank makes the mistake (`here`)."""
     return wrong if here else dense(B, 2, 1)
 
 

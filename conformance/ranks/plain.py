@@ -1,6 +1,6 @@
 """Compute the expected result of all_reduce (clause 25) with NumPy scalars, one addition after the other.
 
-The module works on the plain data of `islices.conformance.data` and does not call islices.
+The module uses the plain data of `islices.conformance.data` and calls no function of islices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scalar = Any
 
 
 def bfloat16(x: Scalar) -> Scalar:
-    """Return a float32 scalar that is x rounded to bfloat16 (to nearest, ties to even)."""
+    """Return x rounded to bfloat16 (to nearest, ties to even), as a float32 scalar."""
     if not math.isfinite(x):
         return np.float32(x)
     (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
@@ -41,7 +41,7 @@ NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bf
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """Return a result as the vectors store it: a Python number, rounded to the dtype."""
+    """Return a result rounded to the dtype, as a Python number, as in the vectors."""
     return NARROW[dtype](x).item()
 
 
@@ -58,7 +58,7 @@ def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
 
 
 def reduce_leaf(leaves: Sequence[Any], op: str = "sum") -> Any:
-    """Return the result of all_reduce for one leaf of each rank."""
+    """Return the result of all_reduce for one leaf of each rank; None if the leaf is None on every rank."""
     there = [leaf for leaf in leaves if leaf is not None]
     if not there:
         return None
@@ -84,8 +84,8 @@ def _divided(x: Array, op: str, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- sums
 def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """Return the sum of the terms from left to right. The first term is not added to zero, because that might round
-    it."""
+    """Return the sum of the terms from left to right, or `zero` for no terms. The sum does not begin with zero, because
+    -0 + 0 is +0."""
     if not terms:
         return zero
     total = terms[0]
@@ -95,7 +95,8 @@ def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
 
 
 def coalesce(x: Slices) -> Slices:
-    """Return the sum of each row, computed by one scalar addition at a time, and rounded once to the dtype."""
+    """Return coalesced slices. Each row is the sum of its slices, by one scalar addition at a time, rounded once to the
+    dtype."""
     dtype = x.values.dtype
     sums: dict[int, list[Any]] = {}
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):
@@ -117,10 +118,10 @@ def concat(xs: list[Slices]) -> Slices:
 
 # ---------------------------------------------------------------------- comparing
 def digestible(x: Any) -> str:
-    """Return plain data as a text. Two texts are equal if the bits are equal; signs of zeros count, NaN payloads do
-    not.
+    """Return plain data as a text. Texts are equal if the bits are equal. Signs of zeros count; NaN payloads and flags
+    of slices do not.
 
-    Shapes () and (1,) give the same text, because some frameworks have no 0-d arrays.
+    The shapes () and (1,) give the same text, because some frameworks have no 0-d arrays.
     """
     return json.dumps(encode(map_leaves(_unflagged, x)), sort_keys=True)
 

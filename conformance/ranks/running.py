@@ -23,8 +23,8 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """The outcome of a case on one rank: pass, unsupported, problem or harness error, with the reason, and a digest of
-    the result."""
+    """The outcome of a case on one rank. `kind` is pass, unsupported, problem or harness error; `text` is the reason.
+    `raised` names an unexpected exception. `digest` is the digest of the result."""
 
     kind: str
     text: str = ""
@@ -38,7 +38,8 @@ def chosen(full: bool = False) -> list[Collective | Mistake]:
 
 
 def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
-    """Run the cases with the given ids on this rank, and return {id: outcome}. All ranks must make the same call."""
+    """Run the cases with the given ids on this rank, and return {id: outcome}. All ranks must call this function with
+    the same ids."""
     B = islices.get_backend(backend)
     wanted = set(ids)
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
@@ -63,7 +64,7 @@ def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
 
 
 def _case(group: Group, B: Backend, c: Collective) -> str:
-    """Check that the result of a case on this rank is as expected, and return a digest of the result."""
+    """Check the result of a case on this rank, and return a digest of the result."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
     for tree in trees:  # a missing feature of the framework raises on all ranks
         gradients(B, tree, c.native)
@@ -84,8 +85,7 @@ def _case(group: Group, B: Backend, c: Collective) -> str:
 
 
 def _mistake(group: Group, B: Backend, c: Mistake) -> str:
-    """Check that this rank raises the expected error and that the group is usable afterwards. Return "" as the
-    digest."""
+    """Check that this rank raises the expected error. Return "" as the digest."""
     call = c.call(B, group.rank, group.size)
     kind, words = c.expected(group.rank, group.size)
     try:
@@ -106,7 +106,8 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Return a context manager in which ``group=None`` means this group for arrays of the framework."""
+    """Run the context so that ``group=None`` means this group for arrays of the framework. Raise UnsupportedError if
+    another engine is the default."""
     # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
     strategy = getattr(group, "strategy", None)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -117,7 +118,8 @@ def by_default(group: Group, B: Backend) -> Iterator[None]:
 
 
 def gradients(B: Backend, tree: Any, native: bool) -> Any:
-    """Return plain data as gradients of the framework."""
+    """Convert plain data to gradients of the framework. With `native`, slices become sparse objects of the
+    framework."""
 
     def made(leaf: Any) -> Any:
         if not native or not isinstance(leaf, Slices):
@@ -130,7 +132,7 @@ def gradients(B: Backend, tree: Any, native: bool) -> Any:
 
 
 def result(x: Any) -> Any:
-    """Return gradients of the framework as plain data; native sparse objects become slices."""
+    """Convert gradients of the framework to plain data. Sparse objects of the framework become slices."""
 
     def plainly(leaf: Any) -> Any:
         if leaf is None or isinstance(leaf, islices.IndexedSlices) or not islices.get_backend(leaf).is_native(leaf):
@@ -141,7 +143,8 @@ def result(x: Any) -> Any:
 
 
 def _types(got: Any, given: Any) -> str:
-    """Check that the leaves and containers of a result have the types of the arguments."""
+    """Describe the first difference between the types of a result and of the argument; return "" if there is none.
+    Leaves, containers and the order of dicts are compared."""
     if isinstance(given, dict):
         if list(got) != list(given):
             return f"the order of a dict: got {list(got)}, gave {list(given)}"
@@ -155,8 +158,7 @@ def _types(got: Any, given: Any) -> str:
 
 
 def raise_verdict(statement: Sequence[Said]) -> None:
-    """Combine the outcomes of all ranks: raise an error for `verdicts.judge` unless every rank passed with the same
-    bits."""
+    """Raise an error for `verdicts.judge`, unless every rank passed with the same bits."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
         for one in statement:
             if one.kind == kind:

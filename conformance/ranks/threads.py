@@ -11,7 +11,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 
 class ThreadGroup(Group):
-    """The group as one rank sees it. All ranks share a board, where each rank puts its data for the others."""
+    """The group of one rank. All ranks share a board, where each rank puts its data for the others."""
 
     engine = "threads"
 
@@ -54,7 +54,7 @@ def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0)
 
 
 def thread_results(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """Return each rank's result of ``fn(group)``, or raise the first exception."""
+    """Run ``fn(group)`` on each rank and return the results, or raise the first exception."""
     found = run_threads(size, fn, timeout=timeout)
     for one in found:
         if isinstance(one, Exception):

@@ -1,7 +1,7 @@
 """Run one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
 
-The process joins its engine with the environment variables that `launch` set. Then it calls ``function(group,
-**keywords)``, where TARGET is "module:function" or "path/to/file.py:function". It writes the result or the error into
+The process joins its engine with the environment variables that `launch` set. Then the process calls ``function(group,
+**keywords)``, where TARGET is "module:function" or "path/to/file.py:function". The result or the error is written into
 FOLDER.
 """
 

@@ -1,4 +1,4 @@
-"""Define `islices report`, which shows reports of `islices conform`, merges them, or shows the changes between two
+"""Define `islices report`, which shows reports of `islices conform`, merges reports, or shows the changes between two
 reports."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ COMMAND = Command("show, merge or compare the results of conform: terminal, Mark
 
 
 def _refuse(options: argparse.Namespace, action: str) -> None:
-    """Raise UsageError if an option has no meaning for the action."""
+    """Raise UsageError if an option does not belong to the action, or if merge has no -o."""
     foreign = {
         "show": ("common", "json"), "merge": ("common", "json", "format"),
         "diff": ("format", "output", "replace"),

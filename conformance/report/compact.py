@@ -1,9 +1,11 @@
-"""Compute the compact matrix. It has a row for each group of cases, a column for each backend, and in each cell a mark
-for each mode.
+"""Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
+part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. Runs in other
-variants (kernels off, read-only, ...) are rows below, with the totals of each backend. A cell counts only the cases
-that are not plain passes. This module does not render, like grid.py: a cell is a list of parts (outcome, text).
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A mark stands
+for the passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further row with
+the counts of each backend.
+
+Like grid.py, this module does not render: a cell contains pairs (outcome, text).
 """
 
 from __future__ import annotations
@@ -27,19 +29,20 @@ Parts = list[tuple[str, str]]
 
 @dataclass(eq=False)
 class BackendColumn:
-    """A column: one backend of one version in one environment, with its runs by variant."""
+    """A column: one backend of one version in one environment. `runs` maps variants to runs."""
 
     key: Hashable
     runs: dict[str, Run] = field(default_factory=dict)
 
     @property
     def lead(self) -> Run:
-        """Return the run whose groups the column shows: the standard run, or the first run if there is none."""
+        """Return the run whose groups the column shows: the standard run, or the first run if there is no standard
+        run."""
         return self.runs.get("") or next(iter(self.runs.values()))
 
 
 class Line(NamedTuple):
-    """A row: its head, the number of different cases, and the cell of each column as parts by mode."""
+    """A row: the head, the number of different cases, and for each column a cell with one part per mode."""
 
     head: str
     cases: int
@@ -62,7 +65,6 @@ class Compact:
 
 
 def compact(runs: Sequence[Run]) -> Compact:
-    """Return the compact matrix of the runs."""
     whole = grid(runs)
     places = _places(whole.runs)
     leads = [place.lead for place in places]
@@ -108,7 +110,7 @@ def _places(runs: Sequence[Run]) -> list[BackendColumn]:
 
 
 def _by_group(run: Run) -> tuple[dict[str, dict[str, Counter[str]]], dict[str, set[str]]]:
-    """Return (counts of outcomes by group and mode, ids of the cases by group) of a run."""
+    """Return ({group: {mode: counts of outcomes}}, {group: ids of cases}) of a run."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     ids: dict[str, set[str]] = {}
     for case in run.cases:
@@ -123,13 +125,12 @@ def _group_place(group: str) -> tuple[int, str]:
 
 
 def _spaced(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes as parts, separated by spaces."""
+    """Return the counts of all outcomes as parts, with a space before each part except the first."""
     return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes except passes as parts. A mark for the passes comes first, unless a case
-    fails."""
+    """Return the counts of all outcomes except passes as parts. If no case fails, a mark for the passes comes first."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]
@@ -145,7 +146,7 @@ SAYS = {
 
 
 def legend(table: Compact) -> list[str]:
-    """Return two lines that explain the modes and the marks that occur in the table."""
+    """Return at most two lines, which explain the modes and the marks that occur in the table."""
     modes = [mode for mode in MODES if any(mode in modes for modes in table.modes)]
     modes += sorted({mode for modes in table.modes for mode in modes} - set(modes))
     cells = [parts for line in table.groups for cell in line.cells for parts in cell]

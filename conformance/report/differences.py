@@ -1,10 +1,12 @@
 """Find the changes between two reports, case by case.
 
-Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case whose new outcome is further
-to the right is a regression, even if it is only unsupported or its failure is declared. A new case that fails is also a
-regression, and so is a run that crashes or hangs. Vanished cases are a separate kind and count as much, because a case
-that does not run proves nothing. Columns are matched by backend, variant and mode. If a report has several runs of one
-backend and variant, NumPy, Python and the system must match as well. Other versions may differ, and are shown.
+Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case is a regression if its new
+outcome is further to the right, even if the new outcome is unsupported or a declared deviation. A new case that fails
+is also a regression, and so is a run that crashes or hangs. Vanished cases are a separate kind and count as much,
+because a case that does not run proves nothing.
+
+Columns match if backend, variant and mode are the same. If a report has several runs of one backend and variant, NumPy,
+Python and the system must also be the same. Other versions may differ, and the report shows them.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ReportChange:
-    """The change of one case in one column. ``old`` and ``new`` are outcomes, or "" if the report does not have the
-    case."""
+    """The change of one case in one column. ``old`` and ``new`` are the outcomes in the two reports; "" means that the
+    report does not have the case."""
 
     kind: str
     column: str
@@ -74,11 +76,11 @@ class Differences:
 
 
 def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> Differences:
-    """Return the changes between the runs of an old and a new report. With ``common``, compare only cases that both
-    reports have.
+    """Return the changes between the runs of an old and a new report. With ``common``, compare only cases that are in
+    both reports.
 
-    Raise UsageError if the vectors or the specification differ and ``common`` is False, or if ``common`` is True and no
-    case is common.
+    Raise UsageError if the vectors or the specification differ and ``common`` is False. Raise UsageError also if
+    ``common`` is True and no case is in both reports.
     """
     if not common:
         refuse_other_vectors([*old, *new], advice=", or compare what both have with --common")
@@ -105,7 +107,8 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
 
 
 def _cases(runs: Sequence[Run], several: bool) -> dict[tuple[Key, str], dict[str, Any]]:
-    """Return {(column, id): case}. Each run as a whole also counts as a case with the id "the run itself"."""
+    """Return {(column, id): case}. A column also has a case with the id "the run itself", unless the run was
+    skipped."""
     found: dict[tuple[Key, str], dict[str, Any]] = {}
     for column in columns(runs):
         run, more = column.run, _interpreter(column.run, several)
@@ -135,7 +138,7 @@ def _versions(old: Sequence[Run], new: Sequence[Run], several: bool) -> list[str
 
 
 def _befell(column: Key, new: Sequence[Run]) -> str:
-    """Return the reason why the new report does not have a case of a column."""
+    """Return why the new report lacks a case of a column; "" if the reason is unknown."""
     runs = [run for run in new if (run.backend, run.variant) == column[:2]]
     reasons = [": ".join(run.befell) for run in runs if run.befell[0]]
     return "; ".join(reasons) if runs else "the new report has no such column"

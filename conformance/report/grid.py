@@ -1,5 +1,5 @@
-"""Compute the matrix as data: the counts of outcomes for each clause and column. Define the marks that all renderers
-use."""
+"""Compute the matrix as data: the counts of outcomes for each clause and column. The module also defines the marks that
+all renderers use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Grid:
 
 
 def grid(runs: Sequence[Run]) -> Grid:
-    """Count the outcomes of each clause in each column. Runs without cases and without an error have no column."""
+    """Return the matrix of the runs. Runs without cases and without an error have no column."""
     shown = [run for run in runs if not _empty(run)]
     found = columns(shown)
     counts: dict[tuple[Row, int], Counter[str]] = {}
@@ -71,7 +71,8 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return the parts (outcome, text) of a cell, with passes first. Examples of texts are "14" and "u24"."""
+    """Return the parts (outcome, text) of a cell, with passes first. A text is a mark and a count, such as "14" or
+    "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 
@@ -81,7 +82,7 @@ def _empty(run: Run) -> bool:
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (runs, reason) for the runs without a case, one pair per reason. Examples:
+    """Return (runs, reason) for the runs without a case and without an error, one pair per reason. Examples:
 
     ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
@@ -101,7 +102,7 @@ def _owner_of(variants: dict[str, dict[str, None]]) -> str:
 
 # ---------------------------------------------------------------------- in words
 def summary(runs: Sequence[Run]) -> str:
-    """Return one line with the counts of outcomes over all runs."""
+    """Return one line with the counts of outcomes and of skipped runs."""
     counts: Counter[str] = sum((run.counts() for run in runs), Counter())
     skipped = sum(run.befell[0] == "skipped" for run in runs)
     parts = [f"{counts[word]} {word}" for word in OUTCOMES if counts[word] or word not in SELDOM] + (
@@ -111,8 +112,8 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, number of cases, reason) for unsupported cases, deviations and cases within a bound, and notes on
-    runs.
+    """Return (runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a bound.
+    Notes on runs follow, as (run, "note", text).
 
     Each reason of a backend occurs once. An example:
 
@@ -136,7 +137,8 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of the runs of one backend. Later names omit the beginning that they share with the first."""
+    """Return the names of several runs of one backend. Later names omit the first name if they begin with the first
+    name."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 
@@ -150,7 +152,6 @@ def _each(counts: list[int]) -> str:
 
 
 def problems(run: Run) -> list[dict[str, Any]]:
-    """Return the cases of a run that fail or are harness errors."""
     return [case for case in run.cases if case["outcome"] in PROBLEMS]
 
 

@@ -1,9 +1,9 @@
-"""Write a report as one self-contained HTML page. It needs no network and no server, and the matrix needs no
+"""Write a report as one self-contained HTML page. The page needs no network and no server, and the matrix needs no
 JavaScript.
 
 No text of a report can become markup, because all text in the page is escaped. The page contains the cases as JSON with
 escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one style and one
-script, identified by their hashes, and nothing from other sites.
+script, identified by hashes, and nothing from other sites.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ FOLDED = 4
 
 
 def html_page(runs: Sequence[Run]) -> str:
-    """Return the text of the page."""
     style, script = _file("page.css"), _file("page.js")
     whole = grid(runs)
     return string.Template(_file("page.html")).substitute(
@@ -69,7 +68,7 @@ def _hash(text: str) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """Return JSON that is safe in a script element: it cannot end the element or begin a comment."""
+    """Return JSON for a script element. The JSON cannot end the element or begin a comment."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -103,7 +102,8 @@ def _chips(runs: Sequence[Run]) -> str:
 
 
 def _begins(first: bool) -> str:
-    """Return the class attribute of a cell, which draws a line before the first column of a run."""
+    """Return the class attribute of a cell, or "". The class "first" draws a line to the left of a run's first
+    column."""
     return ' class="first"' if first else ""
 
 
@@ -160,7 +160,7 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return the text about runs that have no column."""
+    """Return a paragraph for each kind of run without a column. More than `FOLDED` paragraphs are collapsed."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)
@@ -190,8 +190,8 @@ def _runs(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases for page.js: one letter per column for the outcomes, and each text once, referred to by its
-    number."""
+    """Return the cases for page.js. Outcomes are one letter per case and column. Each text occurs once; cases refer to
+    texts by number."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}
@@ -226,7 +226,7 @@ def _data(whole: Grid) -> dict[str, Any]:
 
 
 def _befell(run: Run) -> list[dict[str, Any]]:
-    """Return the outcome of a whole run as a list of one case, or an empty list if the run has no outcome."""
+    """Return the outcome of a whole run as a list of one case; [] if the run has no outcome."""
     outcome, reason = run.befell
     case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
     return [case] if outcome else []

@@ -1,6 +1,6 @@
 """Write a report as Markdown, for a README or a comment on a pull request.
 
-Texts of cases are written as code, so that no renderer finds markup, links or mentions in them.
+Texts of cases are written as code, so that no renderer finds markup, links or mentions there.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _problems(run: Run, name: str) -> str:
 
 # ---------------------------------------------------------------------- text that came from outside
 def word(text: str) -> str:
-    """Return a short text unchanged if it has no meaning in Markdown, else as code."""
+    """Return a text unchanged if it has no meaning in Markdown, else as code."""
     plain = re.fullmatch(r"[\w .,+()\-]*", text, re.ASCII) and not re.search(r"\b_|_\b|__|www", text)
     return text if plain else code(text)
 

@@ -1,4 +1,4 @@
-"""Merge several reports into one. The reports must have the same vectors, and no column may occur twice."""
+"""Merge several reports into one. The reports must have the same vectors, and two runs of one column need --replace."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
 
 
 def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
-    """Raise UsageError if the runs have different vectors or versions of the specification. Such runs are not
-    comparable."""
+    """Raise UsageError if the vectors or the specification of the runs differ, because such runs are not comparable.
+    `advice` is the end of the message."""
     for fact in ("spec", "vectors"):
         first = {run.fact(fact): run for run in reversed(runs)}
         if len(first) > 1:
@@ -50,7 +50,7 @@ def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
 
 
 def json_lines(runs: Sequence[Run]) -> str:
-    """Return the report of the runs as JSON lines; the lines are the original lines."""
+    """Return the report of the runs, which consists of the original lines."""
     return "".join(f"{line}\n" for run in runs for line in run.lines)
 
 
@@ -59,7 +59,7 @@ def _identity(run: Run) -> tuple[Any, ...]:
 
 
 def _overlap(a: Run, b: Run) -> bool:
-    """Return True if two runs share a column. A run without cases may have any mode, so it shares a column with every
+    """Return True if two runs share a mode. A run without cases may have any mode, so it shares a mode with every
     run."""
     return "" in a.modes + b.modes or not set(a.modes).isdisjoint(b.modes)
 

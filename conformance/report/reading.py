@@ -1,7 +1,7 @@
 """Read JSON lines as runs. A report may come from an untrusted source, so the type of every value is checked first.
 
-This module replaces characters that do not print by Python escapes, so that no renderer can write them. Such characters
-are terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
+This module replaces unprintable characters with Python escapes, so that renderers write only printable text.
+Unprintable are terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read(path: str | Path) -> list[Run]:
 
 
 def read_runs(backend: str, path: Path) -> list[Run]:
-    """Return the runs that a process has written to its file so far; if there are none, one empty run. If the file is
-    faulty, the ``error`` of the last run describes the fault."""
+    """Return the runs that a process has written to its file; one empty run if there are none. If the file is faulty,
+    return only one run, whose ``error`` describes the fault."""
     if not path.exists() or not path.stat().st_size:
         return [Run(backend)]
     try:
@@ -137,7 +137,7 @@ def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
 
 
 def _doubt(run: Run) -> str:
-    """Return the reason why a run is incomplete or inconsistent, or ""."""
+    """Return why a run is incomplete or inconsistent; "" if it is neither."""
     counted = Counter(case["outcome"] for case in run.cases)
     twice = [key for key, count in Counter((case["id"], case["mode"]) for case in run.cases).items() if count > 1]
     if run.skipped:
@@ -162,7 +162,8 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """Return a line as a dict. It contains only known fields, with the kinds in KINDS and with printable texts."""
+    """Return a line as a dict. The dict has only known fields, with the types in KINDS and with printable texts. Raise
+    _LineError if the line is faulty."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:
@@ -206,7 +207,6 @@ ACCEPTED = {
 
 
 def _shown(value: Any) -> str:
-    """Return a shortened text of a rejected value."""
     if isinstance(value, (dict, list)):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
     text = printable(json.dumps(value, ensure_ascii=False))

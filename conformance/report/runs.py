@@ -48,7 +48,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text with Python escapes for characters that do not print. With `lines`, line breaks stay."""
+    """Return a text with Python escapes for unprintable characters. With `lines`, line breaks stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -56,7 +56,8 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def title(clause: str) -> str:
-    """Return the title of a clause, such as "clip by norm (10)". An unknown clause has only its number."""
+    """Return the title of a clause, such as "clip by norm (10)". The title of an unknown clause is only the number,
+    such as "(99)"."""
     return f"{CLAUSES[clause]} ({clause})" if clause in CLAUSES else f"({clause})"
 
 
@@ -77,16 +78,17 @@ class Run:
     """The original JSON lines of the run, without an incomplete last line."""
 
     def fact(self, name: str) -> str:
-        """Return a field of the header as text, or "?" if the header does not have the field."""
+        """Return a field of the header as text; "?" if the header does not have the field."""
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Record a crash or a hang of the process that the parent process noticed, also in the run's JSON lines."""
+        """Record that the process crashed or hung, as the parent process noticed. The run's JSON lines get the reason
+        too."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 
     def give_header(self, **more: str) -> None:
-        """Add a header if the process ended before it wrote one, so that the report still lists the run."""
+        """Add the header that the process did not write because it ended early. The report then lists the run."""
         self.header = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": self.backend, **more}
         self.lines.insert(0, json.dumps({"type": "header", **self.header}))
 
@@ -100,7 +102,7 @@ class Run:
 
     @property
     def skipped(self) -> str:
-        """Return the reason why the variant could not run on the machine, or "". A skipped run is never a pass."""
+        """Return why the variant could not run on the machine, or "". A skipped run is never a pass."""
         return str(self.header.get("skipped", ""))
 
     @property
@@ -114,13 +116,13 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """Return the modes of the run's cases, or [""] if there are no cases."""
+        """Return the modes of the run's cases; [""] if there are no cases."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
     @property
     def system(self) -> str:
-        """Return the operating system and the processor, without the versions of their builds."""
+        """Return the operating system and the processor, without versions."""
         parts = self.fact("platform").split("-")
         return " ".join([parts[0], *[p for p in parts[1:] if p in ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le")]])
 
@@ -147,7 +149,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the key that matching columns of two reports share, whatever their versions are."""
+        """Return the key by which columns of two reports match. Versions are not part of the key."""
         return self.run.backend, self.run.variant, self.mode
 
 
@@ -160,23 +162,23 @@ T = TypeVar("T")
 
 
 def _with_facts(runs: Sequence[Run]) -> Iterator[tuple[Run, list[str]]]:
-    """Return the runs, each with the facts that distinguish it from runs with the same label."""
+    """Yield (run, texts). The texts distinguish the run from other runs with the same label."""
     return zip(runs, _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant)), strict=True)
 
 
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
-    """Return the lines of each run's label: backend, @version, variant, and distinguishing facts."""
+    """Return the label of each run as lines: backend, @version, variant, and distinguishing facts."""
     return [_lines(run, *more) for run, more in _with_facts(runs)]
 
 
 def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """Return (name, run) for each run. The name is one line with the whole version, such as "torch@2.13.0+cpu kernels
+    """Return (name, run) for each run. A name is one line with the whole version, such as "torch@2.13.0+cpu kernels
     off"."""
     return [(" ".join([run.name, *more]), run) for run, more in _with_facts(runs)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
-    """Return the lines of each column's label: the lines of its run, and the mode."""
+    """Return the label of each column as lines: the label of the run, and the mode."""
     added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
     return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
 
@@ -186,8 +188,8 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """Return a text for each item that distinguishes it from items with the same key: facts that differ, or else a
-    number."""
+    """Return for each item the texts that distinguish it from items with the same key. The texts are facts that differ.
+    If the facts are the same, a number distinguishes the items."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

@@ -26,8 +26,7 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """Return a console with the width of the terminal, or of the variable COLUMNS. An output without a width gets the
-    width `edge`."""
+    """Return a rich console. The width is that of the terminal or of the variable COLUMNS, else `edge`."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -37,7 +36,7 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """Return a console for a report. For a file or a pipe, the width is suitable for any reader."""
+    """Return a console for a report. Without a terminal or COLUMNS, the width is 100, which suits any reader."""
     return new_console(file, edge=100)
 
 
@@ -48,8 +47,8 @@ def print_report(runs: Sequence[Run], console: Any) -> None:
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """Print the matrix, its legend, runs without a column, remarks, and the cases that fail. Omit remarks whose
-    reason contains a text in `unless`."""
+    """Print the matrix, its legend, runs without a column, remarks, and the cases that fail. Omit remarks whose reason
+    ends with a text in `unless`."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
@@ -66,19 +65,20 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return True if the output has no width, as a pipe or a file. There, each text stays on one line."""
+    """Return True for an output without a width, such as a pipe or a file. In such an output, each text stays on one
+    line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark with its further lines indented, so that the start of each remark is visible."""
+    """Print a remark. Further lines of the remark are indented, so that the start of each remark is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """Return the failures of a run as lines of rich markup: the call, the result and the expected result of each.
+    """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
 
     Cases with the same reason share one entry, because one fault often breaks many cases. After `ENTRIES` entries, a
     line counts the other cases.
@@ -103,7 +103,7 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """Return a text of several lines with an indentation that distinguishes it from lines of the report."""
+    """Indent the further lines of a text, so that they differ from lines of the report."""
     return text.replace("\n", "\n    ")
 
 
@@ -115,7 +115,7 @@ def matrix(runs: Sequence[Run], width: int) -> list[Any]:
 
 
 def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """Yield the columns in groups that fit the width, each with at least one column."""
+    """Yield groups of columns that fit the width. A group has at least one column."""
     begin = 0
     while begin < len(widths):
         end = begin + 1
@@ -126,7 +126,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """Return tables with the groups at the top. Below, in the same columns, is the number of passes in each variant."""
+    """Return tables with the groups at the top. The rows below have the counts of outcomes of each variant."""
     from rich.table import Table
     from rich.text import Text
 
@@ -154,8 +154,8 @@ def _tables(whole: Compact, width: int) -> list[Any]:
 
 
 def _place(whole: Compact, k: int) -> list[Any]:
-    """Return the texts of a column: its label with the letters of its modes, and the marks of each row, aligned by
-    mode."""
+    """Return the texts of a column: the label with the letters of the modes, then the cell of each row. The parts of
+    cells are aligned by mode."""
     from rich.text import Text
 
     count = max(1, len(whole.modes[k]))
@@ -178,12 +178,10 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """Return the head of a row, shortened if it is too long."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def cell_len(text: str) -> int:
-    """Return the width of a text in terminal columns."""
     from rich.cells import cell_len as counted
 
     return counted(text)
