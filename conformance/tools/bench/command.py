@@ -102,7 +102,7 @@ def _positive(text: str) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure a run, or read a saved run, and show it."""
+    """Measure a run, or read a saved run, and show it. Return 3 if a measurement failed, else 0."""
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")

@@ -40,8 +40,8 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of `measure()` together with the limit for `nbytes`. The speed of copies is measured before
-        and after."""
+        """Return the result of `measure()` with "limit", the milliseconds that a copy of `nbytes` needs. The speed of
+        copies is the higher one of two measurements, before and after."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

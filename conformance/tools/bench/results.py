@@ -5,9 +5,9 @@
 
 A record has "backend", "version", "part", "operation" and "others", the number of cores that other processes used
 during the measurement. Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label.
-"own" lists the framework's fastest implementation, and a second one that is faster but does less, if there is one.
-"times_as_fast" by label compares with the first in "own": it is the median of the ratios within each round. Some
-records have "limit" {"bytes", "bandwidth", "milliseconds"}, and "remarks" by label.
+"own" has the label of the framework's fastest call that does the same as islices. The label of a call that does less
+follows, if that call is faster. "times_as_fast" by label compares with the first in "own": it is the median of the
+ratios within each round. Some records have "limit" {"bytes", "bandwidth", "milliseconds"}, and "remarks" by label.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def machine() -> Record:
 
 
 def read_run(path: str) -> Record:
-    """Read a run that `islices bench --json` wrote. Raise UsageError for any other file."""
+    """Read a run that `islices bench --json` wrote. Raise UsageError if the file cannot be read or has another form."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:

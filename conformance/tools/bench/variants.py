@@ -15,10 +15,9 @@ class Way(NamedTuple):
     step: Call
     """A function that takes the next step; the returned result may still be pending."""
     tables: Callable[[], list[Any]]
-    """A function that returns the present tables."""
 
     def timed(self) -> Any:
-        """Take a step and return everything that a caller waits for: the result and the tables."""
+        """Take a step and return (result, tables). A caller waits for both."""
         return self.step(), self.tables()
 
 

@@ -51,7 +51,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that omits some options, as users who do not pass them would call it."""
+    """Return a step that does not support the options `names`: it raises NotImplementedError if one of them is on."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
@@ -62,7 +62,7 @@ def lacking(step: Step, *names: str) -> Step:
 
 
 def clip_of(clip: Callable[[Any, float], Any]) -> Step:
-    """Return a step that calls a function of (gradient, max_norm)."""
+    """Return a step that returns clip(gradient, max_norm)."""
     return lambda w, g, state, t, *, max_norm: clip(g, max_norm)
 
 

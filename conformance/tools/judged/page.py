@@ -48,7 +48,7 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return each judged library once, with its entries in all processes."""
+    """Return each judged library once, with its entries from all processes."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -61,7 +61,7 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return the table of a library, with a line per call and a column per variant."""
+    """Return the table of a library, with a line per call and formula and a column per variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:
@@ -75,8 +75,8 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the text of a cell: the score of grade 1 if it is at most 1, else the score of grade 2. If both are above
-    1, return the likely mistake."""
+    """Return the text of a cell: the library's exception, the score of grade 1, or both scores for grade 2. Outside
+    both grades, return the score of grade 1 with the likely mistake."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])

@@ -80,7 +80,7 @@ def written_read_only() -> Any:
 
 # ---------------------------------------------------------------------- lookups
 def trained(ids: Any) -> Any:
-    """Return the gradient of the sum of the rows that an embedding layer looks up."""
+    """Look up `ids` in an embedding layer. Return the dense gradient of the table for the sum of all looked-up rows."""
     layer = mx.gluon.nn.Embedding(ROWS, 2)
     layer.initialize(mx.init.One())
     with mx.autograd.record():

@@ -51,7 +51,8 @@ def recompiled(function: Any) -> Any:
 
 
 def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
-    """Return the step of a class that has the interface of torch.optim.Optimizer."""
+    """Return the step of a class that has the interface of torch.optim.Optimizer. `states` and `names` map the
+    formula's states and options to the names of the class."""
 
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
