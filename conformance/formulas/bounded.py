@@ -53,8 +53,8 @@ def roundings(count: int) -> float:
 class Real:
     """A number with a bound on the error of an admissible evaluation.
 
-    The number is an open sum of ``count`` terms. ``magnitude`` is the sum of the absolute values of the terms, and
-    ``raw`` the sum of their bounds.
+    The number is an open sum of ``count`` terms, and ``raw`` is the sum of the bounds of the terms. ``magnitude``
+    bounds the sum of the absolute values of the terms; it is not used for a single term.
     """
 
     __slots__ = ("count", "magnitude", "raw", "value")
@@ -181,7 +181,7 @@ class Real:
 
 
 def _times(x: float, y: float) -> float:
-    """Return x times y, where 0 times infinity is 0. This is the bound of a product with an exact 0."""
+    """Return x times y, with 0 times infinity as 0, because a product with an exact 0 has no error."""
     return x * y if x and y else 0.0
 
 
@@ -196,8 +196,9 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form, the
-    factors of old and new are at most b and c. In the second form, the factor of old is 1 minus the rounded gain.
+    The bound covers three forms: beta old + gain new, old + gain (new - old) and, where gain >= 1/2, new - beta (new -
+    old). In each form, the factors of old and new are at most b and c. In the second form, the factor of old is 1 minus
+    the rounded gain.
     """
     if old.exact_zero and new.exact_zero:
         return old
@@ -230,8 +231,8 @@ def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
 
 
 def shrink(x: Real, threshold: Real) -> Real:
-    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so its bound needs no
-    comparison."""
+    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so an uncertain
+    comparison does not widen the bound."""
     rest = abs(x.value) - threshold.value
     error = x.error + threshold.error
     if float(rest) < -error * SLACK:

@@ -67,7 +67,6 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write every vector file."""
     folder = Path(islices.conformance.__file__).resolve().parent / "vectors" / "formulas"
     folder.mkdir(exist_ok=True)
     total = 0

@@ -72,7 +72,6 @@ class Mutant:
 
 
 def no_option(h: Hyper) -> Hyper:
-    """Return an empty dict, for a mistake that changes no option."""
     return {}
 
 

@@ -44,8 +44,8 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Return error / bound for each element. The ratio is 0 if the bound is infinite, and infinite if there is an error
-    but the bound is 0."""
+    """Return error / bound for each element. The ratio is 0 if the bound is infinite. Otherwise, it is infinite for
+    NaN, and for an error where the bound is 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)
