@@ -24,11 +24,11 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Raises
     ------
     AssertionError
-        a and b differ. The message is the report of `islices.diff`: it says where they differ, by how much, and why.
+        a and b differ. The message is the report of `islices.diff`, which says where, by how much and why they differ.
 
     Notes
     -----
-    NaN equals any NaN, -0 equals +0. SPEC clause 22.
+    There are two exceptions: NaN equals any NaN, and -0 equals +0. See SPEC clause 22.
 
     Examples
     --------

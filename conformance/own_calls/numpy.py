@@ -13,7 +13,7 @@ import numpy as np
 Host = np.ndarray[Any, Any]
 #: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: The label of a call that runs one step of a Python loop per row.
+#: `by_layers` is measured up to this number of occurrences of a row, because its Python loop has one step for each.
 MOST_LAYERS = 256
 
 

@@ -132,6 +132,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. On accelerators, wait until all queues are empty."""
+    """Wait until the queues of GPUs are empty. On the CPU, TensorFlow computes before a call returns."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent sparse tensor, the name of islices' error)}. On the first
-    three, operations of torch may end the process or give wrong sums."""
+    """Return {label: (a call that builds an inconsistent or unsupported sparse tensor, the name of islices' error)}. On
+    the first four, operations of torch may end the process or give wrong results."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
@@ -131,6 +131,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. On CUDA, wait until the queue is empty."""
+    """Wait until the CUDA queue is empty. On the CPU, torch computes before a call returns."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

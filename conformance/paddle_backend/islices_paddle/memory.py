@@ -27,7 +27,7 @@ def dtype_name(dtype: Any) -> str:
 
 def view(x: paddle.Tensor) -> Host | None:
     """Return a view of x's memory, with uint16 for bfloat16, or None if x is not on the CPU. The view is read-only,
-    because Paddle would not notice changes."""
+    because Paddle would not notice changes. Raise ValueError if the memory was released."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
@@ -47,8 +47,10 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 
 
 def share(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor that shares the memory of a NumPy array, which the caller must no longer use (uint16 means
-    bfloat16). Copy a read-only or strided array."""
+    """Return a tensor that shares the memory of a NumPy array. The caller must no longer use the array.
+
+    uint16 means bfloat16. Read-only and strided arrays are copied, and all arrays if `place` is not the CPU.
+    """
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy()  # DLPack raises for read-only arrays, and Paddle misreads negative strides
     bits = array.dtype == np.uint16
