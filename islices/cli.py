@@ -121,7 +121,7 @@ PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", 
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an output's encoding lacks: marks with `PLAIN`, others like backslashreplace does."""
+    """Replace characters that an output's encoding lacks: marks by `PLAIN`, other characters by backslash escapes."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
@@ -204,7 +204,7 @@ def command_names() -> list[str]:
 
 
 def load_command(name: str) -> Command:
-    """Return the subcommand with a name, which is one of `command_names`.
+    """Return the subcommand with the given name, which is one of `command_names`.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def load_command(name: str) -> Command:
     TypeError
         The object is not a `Command`.
     ValueError
-        Several distributions claim the name.
+        Several distributions claim the name, or another distribution claims the name of a built-in subcommand.
     """
     points = entry_points(GROUP).get(name, [])
     if name in OWN or name in SUITE:

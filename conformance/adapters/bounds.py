@@ -2,7 +2,7 @@
 
 Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
 optimizers. The bounds need the sums of |terms|, the numbers of terms and the movements of the weights. islices on NumPy
-computes these from the case's arguments.
+computes these numbers from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -38,8 +38,8 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bounds of a result's arrays, in order, or None if no clause has a bound for the case. For slices, the
-    array is their values."""
+    """Return the bounds of a result's arrays, in order. Slices have a bound for their values only. Return None if no
+    clause has a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -67,8 +67,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23, which each step k enlarges by (64 + k) eps R + 2 eps |w|. R is the largest
-    movement so far, and |w| the largest value."""
+    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest movement
+    up to step k, and |w| is the largest value after step k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}

@@ -1,9 +1,9 @@
 """Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
-stays open until another operation needs it: further terms extend the same sum. So its bound holds for every order of
-the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds them upwards, and also covers the error of the
-64 digits.
+stays open until another operation needs it: further terms extend the same sum. So the bound of a sum holds for every
+order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers the
+error of the 64 digits.
 
 Proofs of the numbered bounds of clause 28, in its symbols:
 

@@ -132,7 +132,8 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with the new values `moved` in some rows. A mistake may produce rows of another width."""
+    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the copy is
+    repeated to the same width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found

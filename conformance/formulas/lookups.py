@@ -20,16 +20,16 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the combined rows of each bag: the sum, the mean, the sum divided by a square root ("sqrtn"), or the
-    maximum. An empty bag gives 0."""
+    """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. An
+    empty bag gives 0."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
 
 
 def kept_rows(n: Numbers, w) -> Any:
-    """Return the table with each row whose norm exceeds max_norm scaled by max_norm / norm. The argument stays
-    unchanged."""
+    """Return the table. If a row's norm exceeds max_norm, the row is multiplied by max_norm / norm in a copy of the
+    table."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]

@@ -1,5 +1,5 @@
-"""Define known mistakes as deliberately wrong formulas. The vectors must detect each mistake, and a report names it as
-the cause.
+"""Define known mistakes as deliberately wrong formulas. The vectors must detect each mistake, and a report names the
+mistake as the cause.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.

@@ -1,6 +1,6 @@
 """Define the rules, which compute weights and state after a step. Each rule serves all frameworks.
 
-The arguments of a rule are `Numbers`, the gradient, the weights and the state; it returns the weights and the state
+The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the weights and the state
 after the step. If the formulas of frameworks differ, an option selects one (`epsilon`, `correction`, `decay` ...). If
 only the order of operations differs, there is no option, and the bound covers each order (clause 28). A decoupled decay
 is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula;
@@ -26,7 +26,7 @@ Rule = Callable[[Numbers, Any, Any, State], Stepped]
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g, w) -> Any:
-    """Return the gradient plus weight_decay times the weights, if the decay is coupled."""
+    """Return the gradient, plus weight_decay times the weights if the decay is coupled."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
@@ -131,7 +131,7 @@ def rmsprop(n: Numbers, g, w, s) -> Stepped:
     """Apply RMSprop. The option `buffer` selects the formula of momentum:
 
     "gradients": b = mu b + u, w = w - lr b.
-    "steps": b = mu b + lr u, w = w - b. "always" is the same, also without momentum.
+    "steps": b = mu b + lr u, w = w - b. "always" selects the same formula, also if mu is 0.
     "signed": b = mu b - lr u, w = w + b.
     """
     joined = coupled(n, g, w)

@@ -44,8 +44,8 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Return error / bound for each element. The ratio is 0 if the bound is infinite. Otherwise, it is infinite for
-    NaN, and for an error where the bound is 0."""
+    """Return error / bound for each element. If the bound is infinite, the ratio is 0. Otherwise, the ratio of a NaN is
+    infinite, and so is the ratio of an error to the bound 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)

@@ -1,7 +1,7 @@
 """Define the trajectories of each formula, with options and inputs for which known mistakes exceed the bound by far.
 
 Learning rates and decays are larger than in practice. For example, a decay applied after the update changes the result
-by lr * decay * |step|. For usual numbers, that is less than the rounding of the weight.
+by lr * decay * |step|. For usual numbers, this change is less than the rounding of the weight.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`.

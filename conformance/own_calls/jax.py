@@ -1,7 +1,8 @@
 """JAX's calls on sparse gradients, as its users write them and in the fastest known form.
 
 This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
-has no embedding layer and no sparse gradient of a gather. So its users differentiate with respect to the gathered rows.
+has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
+rows.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy computes this part on
-    the host."""
+    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy finds the distinct
+    rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

@@ -1,4 +1,5 @@
-"""NumPy's equivalents of sparse gradients, as users write them by hand. This module does not import islices.
+"""NumPy's equivalents of operations on sparse gradients, as users write them by hand. This module does not import
+islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """

@@ -52,9 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Judge a step and show the result, or list the formulas. Return an exit code.
+    """Judge a step and show the result, or list the formulas.
 
-    The code is 0 if every grade is at most --grade, 1 if not, and 3 if the step cannot be judged.
+    Return 0 if every grade is at most --grade, 1 if not, and 3 if the step cannot be judged.
     """
     if options.list:
         return _list(options.formula, as_json=options.json)
@@ -146,7 +146,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """Return the report as text. On a terminal, its first line is green or red."""
+    """Return the report as text. On a terminal, the first line of the text is green or red."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:

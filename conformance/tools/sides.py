@@ -50,8 +50,8 @@ def short_names(a: str, b: str) -> tuple[str, str]:
 def facts(
     options: argparse.Namespace, sides: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ({fact: value of the option, or None}, {fact: value in the metadata}). The metadata count only for facts
-    without an option.
+    """Return ({fact: value of the option, or None}, {fact: value in the metadata}). The second dict has only facts
+    whose option is None.
 
     `sides` yields (path, metadata). Raise UsageError if a value is not a number, or if the metadata of the sides
     differ.

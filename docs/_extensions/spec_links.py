@@ -71,8 +71,8 @@ def _parents(node: nodes.Node) -> Iterator[str]:
 
 
 class FolderLinks(SphinxTransform):
-    """A transform of links to folders of the repository. A link leads to the folder's README, or becomes plain text if
-    there is none."""
+    """A transform that redirects links to folders. A link leads to the folder's README, or becomes plain text if the
+    folder has no README."""
 
     default_priority = 200
 

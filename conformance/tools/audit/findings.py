@@ -1,6 +1,6 @@
 """Run each module of probes in a separate process, and write the findings as Markdown.
 
-If a probe crashes or hangs its process, the finding says so, and another process runs the remaining probes.
+If a process crashes or hangs during a probe, the finding says so, and another process runs the remaining probes.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Return the findings as Markdown: a section per framework and a paragraph per finding, with the worst findings
-    first."""
+    """Return the findings as Markdown: a section per framework and a paragraph per finding. The worst findings of a
+    section come first."""
     lines = ["# What the frameworks' own functions do", ""]
     for framework in dict.fromkeys(framework_of(f["module"]) for f in findings):
         own = [f for f in findings if framework_of(f["module"]) == framework]

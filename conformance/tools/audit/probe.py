@@ -1,7 +1,7 @@
 """Define `Probe`: one call of a framework, the input, the answer that the specification requires, and a sentence about
 the difference.
 
-Every module in probes/ has a table `PROBES` of these records.
+Every module in probes/ has a table `PROBES` of probes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REFUSED = "an error"
 
 
 class CorruptionError(Exception):
-    """The error that a probe raises if the framework wrote to memory that it must not change."""
+    """The error that a probe raises if the framework wrote to forbidden memory, for example outside of the table."""
 
 
 class Probe(NamedTuple):
@@ -41,7 +41,7 @@ class Probe(NamedTuple):
     expected : str, bool or array
         The specification's answer, or `REFUSED` if the call must raise.
     trap : str
-        The outcome that was measured: "differs", "raises" or "corrupts".
+        The outcome that was measured when the probe was written: "differs", "raises" or "corrupts".
     issue : str
         The upstream issue, "owner/repository#number", or "" if there is none.
     isolated : bool
@@ -61,7 +61,8 @@ class Probe(NamedTuple):
 
 
 def examine(probe: Probe) -> dict[str, str]:
-    """Make the call of a probe and compare the answer. Return {"outcome": ..., "got": ..., "error": ...}."""
+    """Make the call of a probe, and compare the answer with the expected answer. Return {"outcome": ..., "got": ...,
+    "error": ...}."""
     try:
         got = probe.request()
     except CorruptionError as found:

@@ -23,7 +23,8 @@ FOLDER = islices.__file__.removesuffix("__init__.py")
 
 
 def functions_of(call: Callable[[], Any]) -> list[str]:
-    """Return the names of the islices functions that a call runs, in order, indented by their depth."""
+    """Return the names of the islices functions that a call runs, in order. The indentation of a name shows the
+    depth."""
     call()
     depth, found = 0, []
 

@@ -145,7 +145,8 @@ def _measured(options: argparse.Namespace) -> Record:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[Record]:
-    """Yield a job for each measuring process, with the expected number of its records."""
+    """Yield a job for each measuring process. "records" in a job is the number of records that the process should
+    print."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}

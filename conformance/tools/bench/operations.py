@@ -1,9 +1,9 @@
 """The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
 A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
-timing, every implementation runs once, and the norm of its result is compared with the float64 norm. A label with a
-remark in brackets is not compared. The report names each call of the framework that gives a wrong result or raises an
-error.
+timing, every implementation runs once, and the norm of its result is compared with the float64 norm. Results of calls
+with a remark in the label are not compared. The report names each call of the framework that gives a wrong result or
+raises an error.
 """
 
 from __future__ import annotations
@@ -103,8 +103,11 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 
 
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Run every call once. Return ({label: call}, {label: error message}). If a result is wrong, the label gets a
-    remark."""
+    """Run every call once. Return ({label: call}, {label: error message}).
+
+    A call that raises an error is only in the second dict. If a result is wrong, the label in the first dict gets a
+    remark.
+    """
     found, failed = {}, {}
     for label, variant in own.items():
         try:

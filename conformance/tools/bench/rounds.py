@@ -52,7 +52,7 @@ def _timed(variant: Call, inner: int) -> float:
 
 
 def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
-    """Return the implementations, changed so that each call waits until its result is computed."""
+    """Return implementations that wait until the result of each call is computed."""
 
     def wait(variant: Call) -> Call:
         def call() -> Any:

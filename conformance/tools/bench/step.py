@@ -62,7 +62,7 @@ TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)
 
 
 class Training(NamedTuple):
-    """A measured case: a model, the optimizer that trains it, and True in `clip` if gradients are clipped."""
+    """A measured case: a model, the optimizer that trains the model, and whether gradients are clipped."""
 
     model: Model
     optimizer: str
@@ -117,8 +117,8 @@ class Problem:
     def nbytes(self) -> dict[str, int]:
         """Return the number of bytes that a step must read and write, by kind, as the mean over the batches.
 
-        Rows of tables and of state are read and written, and other arrays count once. Clipping adds no bytes, because a
-        step that knows the norm of the gradient need not write the summed gradient.
+        Rows of tables and of state count twice, because a step reads and writes these rows; other arrays count once.
+        Clipping adds no bytes, because a step that knows the norm of the gradient need not write the summed gradient.
         """
         model = self.case.model
         distinct = sum(len(np.unique(x)) for ids, _ in self.batches for x in ids) / len(self.batches)
@@ -133,7 +133,10 @@ class Problem:
 # ---------------------------------------------------------------------- implementations with islices, the same code on
 # each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return {label: function that makes an implementation with islices}. The label "islices" is the usual form."""
+    """Return {label: function that makes an implementation with islices}. The label "islices" is for the usual form.
+
+    For a model with several tables, return only the `more_of_ours` of the framework, if there are any.
+    """
     framework, variants = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
     if more and len(problem.case.model.rows) > 1:  # only these, because each implementation needs gigabytes
@@ -155,7 +158,7 @@ def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
 
 
 def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Callable[..., Any]:
-    """Return a training step as users of islices write it."""
+    """Return a training step(tables, states, ids, target) -> (tables, states, loss), as users of islices write it."""
 
     def loss(tables: list[Table], ids: list[Any], target: Any) -> Any:
         bags = [
@@ -202,7 +205,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
     """Take the first steps with every implementation. Raise RuntimeError if their losses differ, or if the tables of
-    `SAME_BITS` differ.
+    two implementations in `SAME_BITS` differ.
 
     If a label ends in a remark in brackets, the implementation takes only one step, and only its loss is compared.
     """

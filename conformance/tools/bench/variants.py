@@ -10,7 +10,7 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """An implementation of a training, which starts with new tables."""
+    """A measured implementation of a training, with separate tables."""
 
     step: Call
     """A function that takes the next step; the returned result may still be pending."""

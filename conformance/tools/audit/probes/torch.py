@@ -84,7 +84,7 @@ def layout(read: Any) -> str:
 
 
 def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
-    """Return the gradient of a lookup. The upstream gradient is ones by default."""
+    """Return the gradient of the table after a lookup. By default, the upstream gradient consists of ones."""
     weight = table()
     embedding(ids, weight, **{"sparse": True, **options}).backward(
         torch.ones(len(ids), 2) if upstream is None else upstream

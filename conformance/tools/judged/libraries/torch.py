@@ -44,7 +44,7 @@ def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def recompiled(function: Any) -> Any:
-    """Return a compiled function after a reset of the compiler. Otherwise torch compiles a function at most eight
+    """Reset the compiler, and return the compiled function. Without the reset, torch compiles a function at most eight
     times, and then runs it in eager mode."""
     torch.compiler.reset()
     return torch.compile(function)
