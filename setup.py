@@ -41,7 +41,7 @@ class BuildPacked(build_py):
 
 class DatedSdist(sdist):
     """An sdist step that fixes date, owner and order in the archive if SOURCE_DATE_EPOCH is set. setuptools would
-    record those of the build."""
+    record the date, owner and order of the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")

@@ -240,7 +240,8 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends. For a broken backend, list its error and return the exit code 3."""
+    """Load and list all installed backends. If a backend is broken, list the backend's error and return the exit code
+    3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Grade an adapter's answer as equal to the bit, within a bound of the specification, or neither.
 
 If the answer is an error, only the kind is compared with the case, because the words of messages are not specified. An
-empty message fails.
+error with an empty message fails.
 
 May import: `islices`, `numpy`.
 """
@@ -84,7 +84,7 @@ def _likely(case: Case) -> str:
 
 
 def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
-    """Return True if each element differs by no more than its bound."""
+    """Return True if each element differs by no more than the bound of the element."""
     if len(pairs) != len(wanted.allowed):
         return False
     for (got, want), allowed in zip(pairs, wanted.allowed, strict=True):
@@ -98,8 +98,7 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield (array of got, array of expected) for each place of two results. For slices, the arrays are their
-    values."""
+    """Yield (array of got, array of expected) for each place of two results. For slices, yield the arrays of values."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):

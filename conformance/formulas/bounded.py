@@ -15,10 +15,10 @@ Proofs of the numbered bounds of clause 28, in its symbols:
    the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have as many: one of the product,
    and n of the larger sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
-   each. Bound 1 includes n - 1 of them. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) = 1 + r(n).
-   The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the product by W
-   can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C changes C W
-   by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+   each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
+   1 + r(n). The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the
+   product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C
+   changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.
@@ -220,7 +220,7 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
     """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
-    both."""
+    both results."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:

@@ -184,7 +184,8 @@ def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
 
 
 def _joined(tensors: Any) -> Array:
-    """Return an array whose rows are the given tensors. Raise ValueError if their shapes are not `TENSORS`."""
+    """Return an array whose rows are the given tensors. Raise ValueError if the tensors do not have the shapes
+    `TENSORS`."""
     found = [_plain(x) for x in tensors] if isinstance(tensors, list | tuple) else []
     if [x.shape for x in found] != list(TENSORS):
         came = ", ".join(str(x.shape) for x in found) or type(tensors).__name__
@@ -229,8 +230,8 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """Return the names of the options that a step function accepts. Return None if it accepts all options or has no
-    signature. Raise TypeError if `judge` cannot call the function."""
+    """Return the names of the options that a step function accepts. Return None if the function accepts all options or
+    has no signature. Raise TypeError if `judge` cannot call the function."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:

@@ -60,7 +60,7 @@ class Mutant:
         return formula.gradients != "dense" and not weightless and not same
 
     def made_in(self, formula: Formula) -> Formula:
-        """Return the formula with this mistake. The formula may already have another mistake."""
+        """Return the formula with this mistake added. The formula may already have another mistake."""
         if self.fields is not None:
             return replace(formula, **self.fields)
 

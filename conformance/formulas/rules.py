@@ -3,8 +3,8 @@
 The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the weights and the state
 after the step. If the formulas of frameworks differ, an option selects one (`epsilon`, `correction`, `decay` ...). If
 only the order of operations differs, there is no option, and the bound covers each order (clause 28). A decoupled decay
-is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula;
-`shrunk` makes the bound cover both.
+is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula, and
+the bound of `shrunk` covers both forms.
 
 May import: this folder.
 """
@@ -131,7 +131,7 @@ def rmsprop(n: Numbers, g, w, s) -> Stepped:
     """Apply RMSprop. The option `buffer` selects the formula of momentum:
 
     "gradients": b = mu b + u, w = w - lr b.
-    "steps": b = mu b + lr u, w = w - b. "always" selects the same formula, also if mu is 0.
+    "steps": b = mu b + lr u, w = w - b. "always" selects this formula even if mu is 0.
     "signed": b = mu b - lr u, w = w + b.
     """
     joined = coupled(n, g, w)
@@ -249,7 +249,7 @@ def laprop(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g, w, s) -> Stepped:
-    """Clip the gradient: multiply it by max_norm / (norm + eps), but at most by 1.
+    """Multiply the gradient by the smaller of max_norm / (norm + eps) and 1.
 
     With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
     """
@@ -264,7 +264,8 @@ def clip(n: Numbers, g, w, s) -> Stepped:
 
 
 def clip_norm(n: Numbers, squares) -> Any:
-    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The other kinds are mistakes."""
+    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The kinds "squared", "sum" and
+    "unclamped" are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":

@@ -44,7 +44,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     """Return {label: (a call that builds an inconsistent or unsupported BCOO, the name of islices' error)}. JAX does
-    not check these objects.
+    not check a BCOO.
 
     An index equal to the number of rows is valid, since it is BCOO's padding.
     """

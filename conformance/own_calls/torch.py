@@ -1,4 +1,4 @@
-"""PyTorch's calls on sparse gradients. The suite, the audit and the bench use them.
+"""PyTorch's calls on sparse gradients, for the suite, the audit and the bench.
 
 This module does not import islices, so that its calls are those of PyTorch users without islices.
 """
@@ -74,7 +74,7 @@ def timed_calls(
 ) -> dict[str, Callable[[], Any]]:
     """Return {label: call} for PyTorch's equivalents of islices' operations.
 
-    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The label names the code that users write
+    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The labels name the code that users write
     instead.
     """
     shape = (num_rows, *v.shape[1:])

@@ -179,7 +179,8 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
 
 
 def _function(given: str) -> Callable[..., Any]:
-    """Run FILE and return its FUNCTION, for the argument FILE:FUNCTION. Raise UsageError if this is not possible."""
+    """Run FILE and return its FUNCTION, for the argument FILE:FUNCTION. Raise UsageError if FILE does not run or has no
+    such function."""
     path, colon, name = given.rpartition(":")
     if not colon or not name.isidentifier() or not path:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")

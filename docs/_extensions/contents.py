@@ -38,7 +38,7 @@ class Contents(SphinxTransform):
 
 
 class SearchTerms(SphinxTransform):
-    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that
+    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that only
     contain the words."""
 
     default_priority = 190

@@ -1,8 +1,7 @@
 """Share memory between Paddle's tensors and NumPy's arrays, and map Paddle's dtypes to names.
 
-Through DLPack, Paddle uses NumPy memory at any alignment, and NumPy gets read-only views of Paddle's memory. Both work
-without a copy, but `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and
-`islices.core.host_memory`.
+Through DLPack, Paddle uses NumPy memory at any alignment, and NumPy gets read-only views of Paddle's memory. DLPack
+does not copy, but `Tensor.numpy` and `paddle.to_tensor` do. May import: Paddle, NumPy and `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 def share(array: Host, place: Any = None) -> paddle.Tensor:
     """Return a tensor that shares the memory of a NumPy array. The caller must no longer use the array.
 
-    uint16 means bfloat16. Read-only and strided arrays are copied, and all arrays if `place` is not the CPU.
+    uint16 means bfloat16. Read-only and strided arrays are copied. If `place` is not the CPU, every array is copied.
     """
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy()  # DLPack raises for read-only arrays, and Paddle misreads negative strides

@@ -1,4 +1,4 @@
-"""Paddle's calls on sparse gradients. The conformance suite uses them.
+"""Paddle's calls on sparse gradients, for the conformance suite.
 
 This module does not import islices, so that its calls are those of Paddle users without islices.
 """
@@ -45,7 +45,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     """Return {label: (a call that builds inconsistent SelectedRows or an unsupported tensor, the name of islices'
-    error)}. Paddle does not check these objects. Paddle's lazy Adam ends the process on the first two."""
+    error)}. Paddle does not check SelectedRows. Paddle's lazy Adam ends the process on the first two."""
 
     def selected_rows(rows: list[int]) -> paddle.Tensor:
         gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)

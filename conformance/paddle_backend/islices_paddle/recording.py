@@ -25,8 +25,8 @@ __all__ = ["custom_gradient", "differentiate"]
 
 
 class Differentiation:
-    """One call of `differentiate`: the tensors that must not change during the call, and the errors of its gradient
-    functions."""
+    """One call of `differentiate`: the tensors that must not change during the call, and the errors that gradient
+    functions raised."""
 
     def __init__(self, inner: bool) -> None:
         self.inner = inner
@@ -133,8 +133,8 @@ def differentiate(
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
     """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    If possible, a parameter is passed as the same object. Other variables are detached or copied. If one variable is
-    computed from another, or occurs twice, autograd would otherwise add the gradient of the one to the other. In a
+    If possible, a parameter is passed as the same object. Other variables are detached or copied. Otherwise, autograd
+    would mix the gradients of a variable that occurs twice, or of variables that are computed from each other. In a
     nested call, autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))

@@ -1,7 +1,7 @@
 """Define the gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework
 rounds.
 
-The sums and norms of the gradients are exact.
+float32 represents the sums and norms of the gradients exactly.
 """
 
 from __future__ import annotations

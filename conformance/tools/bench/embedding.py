@@ -35,7 +35,7 @@ def run(job: Record, emit: Callable[..., None]) -> None:
 
 
 def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
-    """Time the implementations. Raise RuntimeError before the timing if their results differ."""
+    """Check that all implementations have the same results, or raise RuntimeError. Then time the implementations."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
     for label, variant in variants.items():

@@ -1,4 +1,4 @@
-"""Measure the load by other processes, which makes times unreliable."""
+"""Measure how much other processes use the cores, because this load makes times unreliable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_disturbed(record: dict[str, Any]) -> bool:
 
 def _now() -> tuple[float, float, float] | None:
     """Return (clock, busy time of all cores, processor time of this process and its children) in seconds, or None if
-    the system reports none."""
+    the system does not report these times."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

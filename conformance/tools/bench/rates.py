@@ -1,4 +1,4 @@
-"""Define the measured optimizers, and the formulas of their steps on rows."""
+"""Define the measured optimizers, and the formulas of steps on rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make and read a run as JSON, with its machine and its records.
+"""Make and read a run as JSON: the machine, and the records of all measurements.
 
     {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
      "failures": [text], "records": [record]}

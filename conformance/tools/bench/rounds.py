@@ -84,8 +84,8 @@ def fastest(times: Times, own: list[str]) -> list[str]:
 
 
 def summary(times: Times, own: list[str]) -> Record:
-    """Return the medians and quartiles of all calls, the labels of the framework's fastest calls, and how many times as
-    fast each call is as the first of these."""
+    """Return the medians and quartiles of all calls, the labels of the framework's fastest calls, and the speed of each
+    call relative to the first of the fastest calls."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),

@@ -1,6 +1,6 @@
 """The part "small": calls on 64 x 16 values, whose cost is mostly overhead.
 
-islices validates its input. The labels say what a call gets: "outside" an IndexedSlices that was built before, "native"
+islices validates all input. The labels say what a call gets: "outside" an IndexedSlices that was built before, "native"
 the framework's sparse object. "inside" means that each call also builds the IndexedSlices. If the framework has a call
 for the same operation, that call is measured as well.
 """

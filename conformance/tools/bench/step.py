@@ -204,8 +204,8 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
-    """Take the first steps with every implementation. Raise RuntimeError if their losses differ, or if the tables of
-    two implementations in `SAME_BITS` differ.
+    """Take the first steps with every implementation. Raise RuntimeError if losses differ, or if the tables of two
+    implementations in `SAME_BITS` differ.
 
     If a label ends in a remark in brackets, the implementation takes only one step, and only its loss is compared.
     """

@@ -17,7 +17,7 @@ class Way(NamedTuple):
     tables: Callable[[], list[Any]]
 
     def timed(self) -> Any:
-        """Take a step and return (result, tables). A caller waits for both."""
+        """Take a step and return (result, tables). A caller waits for the result and for the tables."""
         return self.step(), self.tables()
 
 

@@ -23,7 +23,7 @@ class Judged(NamedTuple):
     formula : str
         The formula that the library documents, or an identical formula of another framework.
     step : callable
-        The step in the form of `islices.conformance.judge`.
+        The step function for `islices.conformance.judge`.
     variant : str
         The implementation, such as "fused", if the call has several. Each implementation is a column of the table.
     """
@@ -40,8 +40,8 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a function accepts. Omit other options if they are off; raise NotImplementedError if they
-    are on."""
+    """Return the options that a function accepts. Omit other options that are off, and raise NotImplementedError for
+    other options that are on."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)
@@ -51,7 +51,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that does not support the options `names`: it raises NotImplementedError if one of them is on."""
+    """Return a step that raises NotImplementedError if one of the options `names` is on."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:

@@ -1,7 +1,7 @@
 """Judge the entries of a library in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
 The program prints JSON lines: the reason why the library does not load, or its version and two lines per entry. The
-first of these lines comes before the judging, so that the output shows the entry if the process crashes.
+program prints an entry's first line before the judging, so that the output shows the entry if the process crashes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """Judge an entry and return its line. An exception of the library is a result as well."""
+    """Judge an entry and return the entry's line. An exception of the library is a result as well."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:

@@ -75,8 +75,8 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the text of a cell: the library's exception, the score of grade 1, or both scores for grade 2. Outside
-    both grades, return the score of grade 1 with the likely mistake."""
+    """Return the text of a cell: the library's exception, the score of grade 1, or for grade 2 the scores of both
+    grades. Outside both grades, return the score of grade 1 with the likely mistake."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])

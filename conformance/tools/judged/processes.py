@@ -92,8 +92,8 @@ def _program(python: str) -> str:
 
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
-    """Run a script in the first environment that has its imports. Return {output}, or {missing} if there is no such
-    environment."""
+    """Run a script in the first environment that has its imports. Return {output}, or {missing} if no environment has
+    the imports."""
     script = script.absolute()
     return _first(pythons, lambda python: _printed([_program(python), str(script)], environment(python)))
 

@@ -3,7 +3,7 @@
 Each module has
     zeros(shape)                a float32 table that a step can update, with memory that is already allocated
     updates(kind, values, ids, rows) -> {label: ready}
-        An optimizer's step on a table of zeros. Calling ready makes a `Way` with a new table.
+        An optimizer's step on a table of zeros. Each call of ready() makes a `Way` with a new table.
     small(values, ids, rows, max_norm) -> {operation: {label: call}}
 and each module of a framework that differentiates also has
     ones(shape)                 a float32 table of ones
@@ -15,5 +15,5 @@ and each module of a framework that differentiates also has
     gradient(table, ids, upstream) -> {label: call}
         The calls of islices, then the calls of the framework.
 
-A label ends in a remark in brackets if the call does other work than islices.
+If a call does less or other work than islices, the label ends in a remark in brackets.
 """

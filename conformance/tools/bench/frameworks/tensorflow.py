@@ -37,7 +37,7 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, graph: bool = True) -> Way:
     """Return an implementation that is written by hand and updates only the rows of the batch. `gradient(table, ids,
-    batch)` returns (loss, distinct row numbers, sums of their gradients)."""
+    batch)` returns (loss, distinct row numbers, one gradient per distinct row)."""
     arrays = [tf.Variable(start), *(zeros(shape) for shape in shapes(kind, *start.shape))]
     times = count(1)
 
