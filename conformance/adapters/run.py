@@ -134,7 +134,7 @@ def _numbers(x: Any) -> Any:
 
 
 def _note(client: Client) -> str:
-    """Describe restarts, and lines that do not belong to the protocol. Return "" if there were none."""
+    """Describe restarts, and lines that do not belong to the protocol. Return "" if the run had neither."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

@@ -5,7 +5,7 @@ stays open until another operation needs it: further terms extend the same sum. 
 order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers the
 error of the 64 digits.
 
-Proofs of the numbered bounds of clause 28, in its symbols:
+The following proofs have the numbers of the bounds in clause 28, and use the symbols of the clause.
 
 1. A term goes through at most n - 1 additions in any binary tree. Each addition multiplies the term by 1 + e, |e| <= u.
    So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,

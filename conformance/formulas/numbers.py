@@ -24,8 +24,8 @@ class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
     ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate methods, because the grades
-    of clause 28 differ there: `gain` (1 - beta) and `correction` (1 - beta^t). A division by 0, which only mistakes
-    cause, gives infinity or NaN.
+    of clause 28 compute these scalars differently: `gain` (1 - beta) and `correction` (1 - beta^t). A division by 0,
+    which only mistakes cause, gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:

@@ -35,8 +35,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     Returns
     -------
     SelectedRows of height num_rows
-        Uncoalesced, with one slice per occurrence. The slices of padding_idx are included, so the caller drops that
-        row.
+        Uncoalesced, with one slice per occurrence. The slices of padding_idx are included, so the caller drops the
+        padding row.
     """
     layer = paddle.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True)
     (layer(paddle.to_tensor(ids)) * paddle.to_tensor(upstream)).sum().backward()

@@ -38,7 +38,7 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """Return a SelectedRows with the given int64 rows, which shares the memory of the values."""
+    """Return a SelectedRows with the given int64 rows. The SelectedRows shares the memory of the values."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)

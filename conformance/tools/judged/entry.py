@@ -25,7 +25,8 @@ class Judged(NamedTuple):
     step : callable
         The step function for `islices.conformance.judge`.
     variant : str
-        The implementation, such as "fused", if the call has several. Each implementation is a column of the table.
+        The implementation, such as "fused", if the call has several implementations. Each implementation is a column of
+        the table.
     """
 
     call: str

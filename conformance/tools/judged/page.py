@@ -92,7 +92,8 @@ def _cell(entry: Line) -> str:
 
 # ---------------------------------------------------------------------- findings
 def finding(script: Path) -> str:
-    """Return a list item with the docstring of a finding's script, which is a sentence, and a link to the script."""
+    """Return a list item: the docstring of a finding's script, and a link to the script. The docstring is one
+    sentence."""
     text = ast.get_docstring(ast.parse(script.read_text("utf-8")))
     assert text is not None, f"{script.name} has no docstring"
     return f"- {text} ([script](judged/{script.name}))"
