@@ -92,7 +92,8 @@ def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...]
 
 
 def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
-    """Yield (result, state) after each step. `formula.gives` names the result, such as the new weights."""
+    """Yield (result, state) after each step. `formula.gives` names the result, such as "weights" for the new
+    weights."""
     made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))

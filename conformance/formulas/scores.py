@@ -30,7 +30,7 @@ class ScorePlace:
 
 @dataclass(frozen=True)
 class Score:
-    """The largest errors of one array over the steps of a trajectory."""
+    """The largest ratios of error to bound in one array over the steps of a trajectory."""
 
     trajectory: str
     #: "weights", or the name of a state array

@@ -1,7 +1,7 @@
 """A tiny array library in the place of your library, with tensors in NumPy memory and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
-properties that an adapter has to handle. The only operators are arithmetic. Sums of halves are computed in half
+properties that an adapter has to handle. The only operators are arithmetic. `add_at` rounds every sum of halves to half
 precision, row numbers of a gradient always have 64 bits, and there is no bfloat16.
 """
 

@@ -34,7 +34,7 @@ def clause_anchors(app: Sphinx) -> dict[int, str]:
 
 
 class SpecLinks(SphinxPostTransform):
-    """A transform that makes each mention of a clause in running text a link."""
+    """A transform that turns mentions of clauses in running text into links."""
 
     default_priority = 400
 

@@ -1,4 +1,4 @@
-"""Define `Way`, an implementation that the bench measures, and find the modules of frameworks."""
+"""Define `Way`, an implementation that the bench measures, and import the modules of frameworks."""
 
 from __future__ import annotations
 
