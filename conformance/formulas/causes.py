@@ -25,7 +25,7 @@ RELATIVE = 128 * U
 #: The share of elements of each trajectory that a mistake must explain. It is below 1 because of cancellation, and
 #: because a NaN spreads.
 EXPLAINED = 0.85
-#: A mistake explains a wrong element only if its result differs from the correct value by more than this, in bounds.
+#: A mistake explains a wrong element only if its result differs from the correct value by more than so many bounds.
 APART = 0.5
 
 

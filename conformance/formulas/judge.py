@@ -116,7 +116,7 @@ def judge(step: Step, formula: str) -> Judgement:
     return replace(found, cause=UNMOVED if unmoved(record, gots) else cause_of(record, gots))
 
 
-#: The cause in the report if a step returns None and has not changed the weights in place.
+#: The cause in the report if no step has changed the weights.
 UNMOVED = "the weights are those that came: a step returns them, or changes them in place (w -= ..., w[:] = ...)"
 
 

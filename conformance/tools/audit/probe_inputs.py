@@ -40,7 +40,7 @@ DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # the norm is 10; the n
 CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])
 
 SUBNORMAL = np.full(2, 1e-40, np.float32)
-#: Numbers whose squares a float64 sum loses one by one after the first square, although the sum of the others counts.
+#: A float64 sum of the squares, in order, loses every square after the first. Together, the lost squares would count.
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
