@@ -8,5 +8,5 @@ processes.py  runs these processes, by environment
 page.py       the tables, and the list of findings
 __main__.py   the run, and the rewritten page
 
-    python -m islices.conformance.tools.judged --python .venv-judged/bin/python --node .venv-judged
+    python -m islices.conformance.tools.judged --python .venv-judged/bin/python
 """
