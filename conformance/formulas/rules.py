@@ -1,10 +1,10 @@
-"""Define the rules, which compute weights and state after a step. Each rule serves all frameworks.
+"""Define the rules, which compute the result and the state of a step. Each rule serves all frameworks.
 
-The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the weights and the state
-after the step. If the formulas of frameworks differ, an option selects one (`epsilon`, `correction`, `decay` ...). If
-only the order of operations differs, there is no option, and the bound covers each order (clause 28). A decoupled decay
-is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula, and
-the bound of `shrunk` covers both forms.
+The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
+clip the gradient, and the state after the step. If the formulas of frameworks differ, an option selects one (`epsilon`,
+`correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound covers each order
+(clause 28). A decoupled decay is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s /
+lr) count as one formula, and the bound of `shrunk` covers both forms.
 
 May import: this folder.
 """
@@ -18,9 +18,9 @@ from typing import Any
 from islices.conformance.formulas.numbers import Numbers
 
 State = Mapping[str, Any]
-#: the weights and the state after a step
+#: the result and the state after a step
 Stepped = tuple[Any, dict[str, Any]]
-#: (numbers, gradient, weights, state) -> (weights, state)
+#: (numbers, gradient, weights, state) -> (result, state)
 Rule = Callable[[Numbers, Any, Any, State], Stepped]
 
 

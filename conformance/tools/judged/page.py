@@ -76,7 +76,8 @@ def _table(found: Line) -> str:
 
 def _cell(entry: Line) -> str:
     """Return the text of a cell: the library's exception, the score of grade 1, or for grade 2 the scores of both
-    grades. Outside both grades, return the score of grade 1 with the likely mistake."""
+    grades. Outside both grades, return the score of grade 1 with the likely mistake. Return "not judged" if there is no
+    score."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])
