@@ -51,7 +51,6 @@ class Trajectory:
     rates: tuple[float, ...] = field(default=(1.0,))
 
     def options(self, t: int) -> dict[str, Any]:
-        """Return the options with which step t is called."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 

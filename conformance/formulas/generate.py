@@ -21,7 +21,6 @@ from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs
 
 
 def line_of(trajectory: Trajectory) -> str:
-    """Return the line of a trajectory in the vector file."""
     expect = {
         str(t): {
             name: [list(x.value.shape), expected_hex(x.value), *map(bound_hex, x.bounds)] for name, x in arrays.items()

@@ -194,7 +194,6 @@ def _joined(tensors: Any) -> Array:
 
 
 def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
-    """Return the shape of a step's result."""
     if isinstance(g, Bags) and gives != "gradient":
         return (len(g.ids), 1) if gives == "weight_gradient" else (len(g.upstream), w.shape[1])
     shape: tuple[int, ...] = w.shape

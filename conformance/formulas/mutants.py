@@ -50,7 +50,6 @@ class Mutant:
     fields: Mapping[str, Any] | None
 
     def fits(self, formula: Formula) -> bool:
-        """Return True if the mistake can be made in a formula."""
         if self.only and formula.rule not in self.only:
             return False
         if self.fields is None:

@@ -87,7 +87,6 @@ class Numbers:
         return -self.maximum(-x, -y)
 
     def total(self, x: Any) -> Any:
-        """Return the sum of all elements."""
         flat = x.reshape(-1)
         found = flat[0]
         for element in flat[1:]:

@@ -53,7 +53,6 @@ def ratios(got: Array, right: Array, bound: Array) -> Array:
 
 
 def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expected]]) -> Iterator[Score]:
-    """Yield the score of each array of a trajectory."""
     names = dict.fromkeys(name for arrays in got.values() for name in arrays)
     for name in names:
         best, first = None, None

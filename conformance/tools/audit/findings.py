@@ -26,7 +26,6 @@ Finding = dict[str, Any]
 
 
 def modules() -> list[str]:
-    """Return the names of the modules in probes/, in alphabetical order."""
     return sorted(m.name for m in pkgutil.iter_modules(probes.__path__))
 
 

@@ -31,7 +31,6 @@ FORM = 2
 
 
 def new_run(threads: int) -> Record:
-    """Return a run without records."""
     return {
         "form": FORM,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),

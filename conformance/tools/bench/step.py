@@ -81,7 +81,6 @@ def cases_of(backend: str) -> list[Training]:
 
 
 def title_of(case: Training) -> str:
-    """Return the title of the report's table for a case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
         "move; x other: times as fast as the fastest program without islices"

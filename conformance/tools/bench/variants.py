@@ -26,7 +26,6 @@ Ready = Callable[[], Way]
 
 
 def framework_of(name: str) -> Any:
-    """Return the module in frameworks/ of the given framework."""
     return importlib.import_module(f"islices.conformance.tools.bench.frameworks.{name}")
 
 

@@ -52,7 +52,8 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that raises NotImplementedError if one of the options `names` is on."""
+    """Return a step that raises NotImplementedError if one of the options `names` is on, and otherwise calls the given
+    step."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
