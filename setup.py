@@ -20,12 +20,13 @@ ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["isli
 
 
 def readme(text: str, address: str) -> str:
-    """Return the text with absolute links to files of the repository, or unchanged if there is no address."""
+    """Make the relative links of a text absolute. Without an address, return the text unchanged."""
     return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
 
 
 class BuildPacked(build_py):
-    """A build step that copies the packages, and replaces the golden vectors, half of the wheel, by vectors.xz."""
+    """A build step that copies the packages, and replaces the golden vectors, which are half of the wheel, by
+    vectors.xz."""
 
     def run(self) -> None:
         super().run()
@@ -39,7 +40,8 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """An sdist step that fixes the date, owner and order in the archive. setuptools would record those of the build."""
+    """An sdist step that fixes date, owner and order in the archive if SOURCE_DATE_EPOCH is set. setuptools would
+    record the date, owner and order of the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")

@@ -21,7 +21,8 @@ def different(draws: int) -> float:
 
 
 def table(ranks: int) -> dict[str, float]:
-    """Return the milliseconds of each strategy of all_reduce, and of a gather of all ranks' uncoalesced slices."""
+    """Return the milliseconds of each strategy of all_reduce, of a gather of all ranks' uncoalesced slices, and of the
+    chosen strategy."""
     found = costs(ranks, row_bytes=ROW_BYTES, most=different(IDS), union=different(ranks * IDS))
     raw = Cost(IDS * ROW_BYTES * (ranks - 1), 1)
     times = {

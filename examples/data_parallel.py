@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-Each rank sends only rows that some rank has used, and sends each row once. After every step, all ranks have tables with
-the same bits.
+For the table, a rank sends only gradients of rows that some rank's batch uses, with duplicates summed. After every
+step, all ranks have tables with the same bits.
 """
 
 from __future__ import annotations

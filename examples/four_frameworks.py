@@ -1,7 +1,7 @@
 """Train one model on four frameworks: one table, one loss, the same rows after ten steps.
 
-Only `score`, a product and a sum, differs between the frameworks. The lookup, its gradient, the clipping and lazy Adam
-are from islices, with the same bits on each framework. All inputs are whole numbers, so that `score` is exact.
+Only `score`, a product and a sum, differs between the frameworks; its gradient is `target` on each framework. The
+lookup, its gradient, the clipping and lazy Adam are from islices, with the same bits on each framework.
 """
 
 import numpy as np

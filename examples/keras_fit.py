@@ -1,6 +1,6 @@
-"""Train a Keras model, stock and then by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
+"""Compare Keras's optimizers with those of islices: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-The script prints the time per step, fit's peak memory without model and state, and the largest weight difference."""
+The script prints the time per step, the memory that fit adds to model and state, and the largest weight difference."""
 
 import gc
 import os

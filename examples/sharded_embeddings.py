@@ -24,8 +24,8 @@ def rows(start: int, stop: int) -> np.ndarray:
 
 
 def sentences(step: int) -> np.ndarray:
-    """Return an array (sentences, 3): two words of a sentence, and one word of another. All ranks compute the same
-    array; each uses a part."""
+    """Return an array (sentences, 3): two words of a sentence, and one word of another sentence. All ranks compute the
+    same array, and each rank uses a part of the array."""
     draw = np.random.default_rng(step)
     topics = draw.integers(0, 10, SENTENCES)
     pairs = topics[:, None] + 10 * draw.zipf(1.3, (SENTENCES, 2)) % WORDS

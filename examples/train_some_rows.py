@@ -1,7 +1,6 @@
 """Train only the new words of a pre-trained table. Every other row keeps its bits.
 
-Rows that are frozen in the optimizer keep their bits in spite of weight decay, and gradient slots of frozen rows cost
-nothing.
+Rows that are frozen in the optimizer keep their bits in spite of weight decay, and the optimizer drops their gradients.
 """
 
 import jax

@@ -1,9 +1,9 @@
 """Define the `islices` command: its parser and its subcommands.
 
-Subcommands are entry points of the group ``islices.commands``. Each is a `Command`, which is loaded when it is called
-or when the help lists it.
+The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add subcommands as entry points of the
+group ``islices.commands``. Each subcommand is a `Command`, which is loaded when it is called or when the help lists it.
 
-Exit codes: 0 success, 1 failures were found, 2 the command line is wrong, 3 the harness itself failed.
+Exit codes: 0 success, 1 failures were found, 2 the command line is wrong, 3 the harness itself failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand of `islices`. An entry point with the subcommand's name refers to an instance.
+    """A subcommand of `islices`. Another package's entry point with the subcommand's name refers to an instance.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Command(NamedTuple):
     arguments : callable of argparse.ArgumentParser
         Adds the subcommand's arguments, and the epilog of its help.
     run : callable of argparse.Namespace -> int
-        Runs the subcommand and returns the exit code. It raises `UsageError` for wrong arguments.
+        Runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
 
     Examples
     --------
@@ -121,7 +121,7 @@ PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", 
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an output's encoding lacks: marks with `PLAIN`, others like backslashreplace does."""
+    """Replace characters that an output's encoding lacks: marks by `PLAIN`, other characters by backslash escapes."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
@@ -137,7 +137,8 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise an exception in a command, like Ctrl-C, so that the command's child processes end too."""
+    """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too. A handler that was set
+    before stays."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -155,8 +156,8 @@ def _terminated(number: int, frame: object) -> NoReturn:
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilogue to the terminal.
 
-    The further lines of an indented item begin in its second column, which two spaces precede. A line of the text that
-    begins there belongs to the item above.
+    If an indented line has two columns with at least two spaces between them, the wrapped lines begin in the second
+    column. A line of the text that begins in this column continues the line above.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -203,7 +204,7 @@ def command_names() -> list[str]:
 
 
 def load_command(name: str) -> Command:
-    """Return the subcommand with a name, which is one of `command_names`.
+    """Return the subcommand with the given name, which is one of `command_names`.
 
     Raises
     ------
@@ -212,7 +213,7 @@ def load_command(name: str) -> Command:
     TypeError
         The object is not a `Command`.
     ValueError
-        Several distributions claim the name.
+        Several distributions claim the name, or another distribution claims the name of a built-in subcommand.
     """
     points = entry_points(GROUP).get(name, [])
     if name in OWN or name in SUITE:
@@ -239,7 +240,8 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends. For a broken backend, list its error and return the exit code 3."""
+    """Load and list all installed backends. If a backend is broken, list the backend's error and return the exit code
+    3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)
@@ -289,7 +291,8 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """Hide the text that C++ libraries write to stderr while they load."""
+    """Send all text for stderr to the null device inside the context, because C++ libraries write text while they
+    load."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

@@ -15,8 +15,8 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
-        They may belong to the same framework or to different frameworks. Sparse gradients are equal if they stand for
-        the same dense array: order and duplicates of slices do not matter.
+        a and b may belong to the same framework or to different frameworks. Sparse gradients are equal if they stand
+        for the same dense array: order and duplicates of slices do not matter.
     **context
         Arguments with which `islices.diff` names the cause of a difference: ``before=``, ``max_norm=``,
         ``padding_idx=``.
@@ -24,11 +24,11 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Raises
     ------
     AssertionError
-        a and b differ. The message is the report of `islices.diff`: it says where they differ, by how much, and why.
+        a and b differ. The message is the report of `islices.diff`, which says where, by how much and why they differ.
 
     Notes
     -----
-    NaN equals any NaN, -0 equals +0. SPEC clause 22.
+    There are two exceptions: NaN equals any NaN, and -0 equals +0. See SPEC clause 22.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Compute the bounds within which the specification attributes a difference to rounding.
 
 Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
-optimizers. The bounds need the sums of |terms|, the numbers of terms and the movements. islices on NumPy computes these
-from the case's arguments.
+optimizers. The bounds need the sums of |terms|, the numbers of terms and the movements of the weights. islices on NumPy
+computes these numbers from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -31,15 +31,15 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The distance that each element of a result's arrays may have, and the clause that states this bound."""
+    """The largest allowed distance of each element of a result's arrays, and the clause that states this bound."""
 
     says: str
     allowed: list[Any]
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bound of each array of a result, in order, or None if no clause has a bound for the case. The array of
-    slices is their values."""
+    """Return the bounds of a result's arrays, in order. Slices have a bound for their values only. Return None if no
+    clause has a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -67,8 +67,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23, which each step k enlarges by (64 + k) eps R + 2 eps |w|. R is the largest
-    movement so far, and |w| the largest value."""
+    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest movement
+    up to step k, and |w| is the largest value after step k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
@@ -104,7 +104,9 @@ def _largest(x: Any) -> float:
 
 # ---------------------------------------------------------------------- the case on other numbers
 def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """Return the result that islices on NumPy computes for the case after `change` of the numbers in its arguments."""
+    """Return the result of the case on NumPy after `change` has replaced each float array in the arguments. A
+    scatter_sub runs as a scatter_add, so that sums of |terms| do not cancel. `kwargs` replaces the keyword arguments of
+    the case."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
     with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):

@@ -1,5 +1,5 @@
-"""Call the operation ``formula_step`` of an adapter, with which `islices judge` runs an adapter's optimizers and
-embedding kernels.
+"""Call the operation ``formula_step`` of an adapter. `islices judge` runs an adapter's optimizers and embedding kernels
+with this operation.
 
 May import: `numpy`, `islices.core.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
 `islices.conformance.protocol`.
@@ -26,8 +26,9 @@ class AdapterStep:
     """The step of a formula that an adapter computes, as a callable for `islices.conformance.judge`.
 
     Each call contains all inputs of the step, so an adapter need not store the trajectory. The next call contains the
-    state of the last answer. If the adapter answers "unsupported", the step raises NotImplementedError. If it answers
-    with an error or in another form, the step raises CallError, and the trajectory ends.
+    state of the last answer. If the adapter does not have the operation or answers "unsupported", the step raises
+    NotImplementedError. If the adapter answers with an error or in another form, the step raises CallError, which ends
+    the judging.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:
@@ -65,7 +66,7 @@ class AdapterStep:
 
 
 def _described_as(x: Any) -> Any:
-    """Return an array, a list of arrays, a row-sparse gradient or lookups in the form of the protocol."""
+    """Convert an array, a list of arrays, a row-sparse gradient or lookups to the form of the protocol."""
     if isinstance(x, IndexedSlices):
         return Slices(_described_as(x.values), _described_as(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):

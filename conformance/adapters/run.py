@@ -1,7 +1,7 @@
 """Run the golden cases on an adapter, one after the other, and write a report. The adapter is a column of the matrix.
 
-Three outcomes do not depend on answers. If the adapter crashes or hangs in a call, that case is a harness error, and
-the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
+Three outcomes do not depend on answers. If the adapter crashes or hangs in a call, the case is a harness error, and the
+adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
 adapter does not have an operation, the case is unsupported.
 
 May import: this folder, `islices`.
@@ -61,7 +61,7 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """Run the cases on an adapter. Return a list with its run, because a job of a backend returns a list of runs."""
+    """Run the cases on an adapter. Return the run in a list, because jobs of backends return lists of runs."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -129,12 +129,12 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Return the arguments with numbers in the place of the strings with which vector files write infinities."""
+    """Replace the string "inf" in arguments by the number, because vector files write infinity as this string."""
     return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:
-    """Describe further events of the run: restarts, and lines that do not belong to the protocol."""
+    """Describe restarts, and lines that do not belong to the protocol. Return "" if the run had neither."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

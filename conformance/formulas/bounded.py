@@ -1,11 +1,11 @@
 """Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
-stays open until another operation needs it: further terms extend the same sum. So its bound holds for every order of
-the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds them upwards, and also covers the error of the
-64 digits.
+stays open until another operation needs it: further terms extend the same sum. So the bound of a sum holds for every
+order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers the
+error of the 64 digits.
 
-Proofs of the numbered bounds of clause 28, in its symbols:
+The following proofs have the numbers of the bounds in clause 28, and use the symbols of the clause.
 
 1. A term goes through at most n - 1 additions in any binary tree. Each addition multiplies the term by 1 + e, |e| <= u.
    So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
@@ -15,10 +15,10 @@ Proofs of the numbered bounds of clause 28, in its symbols:
    the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have as many: one of the product,
    and n of the larger sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
-   each. Bound 1 includes n - 1 of them. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) = 1 + r(n).
-   The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the product by W
-   can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C changes C W
-   by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+   each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
+   1 + r(n). The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the
+   product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C
+   changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.
@@ -53,8 +53,8 @@ def roundings(count: int) -> float:
 class Real:
     """A number with a bound on the error of an admissible evaluation.
 
-    The number is an open sum of ``count`` terms. ``magnitude`` is the sum of the absolute values of the terms, and
-    ``raw`` the sum of their bounds.
+    The number is an open sum of ``count`` terms, and ``raw`` is the sum of the bounds of the terms. ``magnitude``
+    bounds the sum of the absolute values of the terms; it is not used for a single term.
     """
 
     __slots__ = ("count", "magnitude", "raw", "value")
@@ -181,7 +181,7 @@ class Real:
 
 
 def _times(x: float, y: float) -> float:
-    """Return x times y, where 0 times infinity is 0. This is the bound of a product with an exact 0."""
+    """Return x times y, with 0 times infinity as 0, because a product with an exact 0 has no error."""
     return x * y if x and y else 0.0
 
 
@@ -196,8 +196,9 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form, the
-    factors of old and new are at most b and c. In the second form, the factor of old is 1 minus the rounded gain.
+    The bound covers three forms: beta old + gain new, old + gain (new - old) and, where gain >= 1/2, new - beta (new -
+    old). In each form, the factors of old and new are at most b and c. In the second form, the factor of old is 1 minus
+    the rounded gain.
     """
     if old.exact_zero and new.exact_zero:
         return old
@@ -219,7 +220,7 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
     """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
-    both."""
+    both results."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:
@@ -230,8 +231,8 @@ def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
 
 
 def shrink(x: Real, threshold: Real) -> Real:
-    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so its bound needs no
-    comparison."""
+    """Return x moved towards 0 by the threshold, but not beyond 0. The function is continuous, so an uncertain
+    comparison does not widen the bound."""
     rest = abs(x.value) - threshold.value
     error = x.error + threshold.error
     if float(rest) < -error * SLACK:

@@ -25,7 +25,7 @@ RELATIVE = 128 * U
 #: The share of elements of each trajectory that a mistake must explain. It is below 1 because of cancellation, and
 #: because a NaN spreads.
 EXPLAINED = 0.85
-#: A mistake explains a wrong element only if its result differs from the correct value by more than this, in bounds.
+#: A mistake explains a wrong element only if its result differs from the correct value by more than so many bounds.
 APART = 0.5
 
 
@@ -37,11 +37,11 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """Return (distance, outside) for each judged element.
+    """Return (distance, outside) for each element whose bound is finite.
 
     `distance` is the distance from the result with a mistake, in units of its allowance. `outside` is True if the
-    element is outside of the correct formula's bound. There, the distance is infinite if the mistake gives the correct
-    value.
+    element is outside of the correct formula's bound. Outside, the distance is infinite where the mistake changes the
+    correct value by less than APART bounds.
     """
     far, outside = [], []
     for t, arrays in got.items():
@@ -60,8 +60,8 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """Return the mistake that explains enough elements of every trajectory, else the pair of mistakes, else None. The
-    largest share wins."""
+    """Return the title of the mistake that explains the largest share of elements, else of the best pair of mistakes.
+    Return None if no share reaches EXPLAINED."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)
@@ -71,8 +71,8 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """Return the smallest share of elements that a mistake explains, over all trajectories. Both all elements and the
-    elements outside of the bound are counted."""
+    """Return the smallest share of elements that a mistake explains in any trajectory: of all elements, and of the
+    elements outside of the bound. The search ends at the first share below EXPLAINED."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

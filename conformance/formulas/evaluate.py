@@ -41,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A sequence of steps of one formula: the options, and the name of the inputs with the initial weights."""
+    """A sequence of steps of one formula: the options, and the name of the inputs (initial weights and gradients)."""
 
     formula: Formula
     name: str
@@ -51,7 +51,6 @@ class Trajectory:
     rates: tuple[float, ...] = field(default=(1.0,))
 
     def options(self, t: int) -> dict[str, Any]:
-        """Return the options with which step t is called."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
@@ -73,8 +72,8 @@ class Trajectory:
 
 
 def rounded_up(x: Array) -> Array:
-    """Return float64 numbers rounded up to float32 numbers whose lower half is zeros, which is the form of bounds in
-    the files."""
+    """Round float64 numbers up to float32 numbers whose lower 16 bits are zeros. The vector files store bounds in this
+    form."""
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     single = np.where(single.astype(np.float64) < x, np.nextafter(single, np.float32(np.inf)), single)
@@ -92,7 +91,8 @@ def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...]
 
 
 def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
-    """Yield (result, state) after each step. The result is the new weights, or for a clip the gradient."""
+    """Yield (result, state) after each step. `formula.gives` names the result, such as "weights" for the new
+    weights."""
     made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
@@ -110,7 +110,7 @@ def step(
     formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: State,
     making: Making, lift: Callable[[Any], Any],
 ) -> Stepped:  # fmt: skip
-    """Return (result, state) of one step. The arguments do not change."""
+    """Return (result, state) of one step, without changing the arguments."""
     if isinstance(g, Bags):
         return formula.rule(making(h, t), g.lifted(lift), w, state)
     if not isinstance(g, Rows):
@@ -132,7 +132,8 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with the new values `moved` in some rows. A mistake may produce rows of another width."""
+    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the copy is
+    repeated to the same width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found
@@ -146,7 +147,7 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 def _summed(formula: Formula, g: Rows, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
     """Return the distinct rows of a gradient, the sum of each row's slices, and the sum of the squares of each row's
-    slices."""
+    slices. With `duplicates` "last", the sum of a row is its last slice."""
     named, places = g.summed()
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))
@@ -178,8 +179,8 @@ def bounded_steps(trajectory: Trajectory, grade: int) -> list[Stepped]:
 
 
 def plain_steps(trajectory: Trajectory, formula: Formula) -> Iterator[Stepped]:
-    """Yield (result, state) after each step in float64. `formula` is the formula of the trajectory or another, such as
-    a mutant."""
+    """Yield (result, state) after each step in float64. `formula` is the formula of the trajectory or a mutant of
+    it."""
     lift = partial(np.asarray, dtype=np.float64)
     with np.errstate(all="ignore"):
         yield from steps(formula, trajectory, Numbers, lift)

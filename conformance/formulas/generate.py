@@ -21,7 +21,6 @@ from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs
 
 
 def line_of(trajectory: Trajectory) -> str:
-    """Return the line of a trajectory in the vector file."""
     expect = {
         str(t): {
             name: [list(x.value.shape), expected_hex(x.value), *map(bound_hex, x.bounds)] for name, x in arrays.items()
@@ -67,7 +66,6 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write every vector file."""
     folder = Path(islices.conformance.__file__).resolve().parent / "vectors" / "formulas"
     folder.mkdir(exist_ok=True)
     total = 0

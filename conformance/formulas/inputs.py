@@ -1,10 +1,10 @@
 """Make weights and gradients for which the error of a wrong formula is larger than rounding.
 
-The sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within float32. In "vast" they
-are up to 3e18, whose squares are just within float32. In "beyond" they are up to 1e37, whose squares overflow. Signs
-change, some elements stay zero, and one step has no gradient. Lookups have empty bags, repeated ids in a bag, and
-values up to 3e37. Numbers are computed from `random.Random` with a product and a sum. Python guarantees the sequence of
-`random.Random`, so the numbers are the same everywhere.
+In "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within float32. In
+"vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37, whose squares
+overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have empty bags,
+repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a sum. Python
+guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -102,7 +102,7 @@ def _dense(seed: int, sizes: Sizes) -> Inputs:
 
 
 def _named(source: random.Random, weights: Array, named: list[list[int]], sizes: Sizes) -> Inputs:
-    """Return one gradient for each list of rows. The fourth gradient stores a row of zeros."""
+    """Return inputs with one gradient for each list of rows. The fourth gradient stores zeros."""
     width = weights.shape[1]
     gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), width), sizes)) for rows in named]
     gradients[3].values[:] = 0.0
@@ -158,7 +158,7 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Return the inputs with weights so small that the epsilon added to a norm matters."""
+    """Scale the weights down, so that the epsilon that is added to a norm matters."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 
@@ -182,5 +182,4 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
 
 @cache
 def inputs(name: str) -> Inputs:
-    """Return the inputs with the given name."""
     return MAKERS[name]()

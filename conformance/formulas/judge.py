@@ -29,7 +29,8 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula with the given name. If there is none, raise ValueError with the most similar names."""
+    """Return the formula with the given name. If there is none, raise ValueError with the most similar names, or with
+    all names."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -48,14 +49,16 @@ def judge(step: Step, formula: str) -> Judgement:
     step : callable
         ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
         function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
-        an `islices.IndexedSlices` of NumPy arrays with duplicates. ``state`` is a dict, the same object in all steps of
-        a trajectory. At the start, it contains all state arrays of the formula (``islices judge --list`` lists them).
-        They are float32 and have the shape of the weights, or (rows, 1) for one number per row. The function may store
-        anything in ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at this step,
-        for example lr. Options that the function does not accept are omitted, and trajectories that need them count as
-        unsupported. Trajectories in which the function raises NotImplementedError also count as unsupported. The
-        function returns the new weights, or (weights, state), or None if it has changed the weights in place. A clip
-        returns the gradient instead of the weights.
+        an `islices.IndexedSlices` of NumPy arrays with duplicates. For clips of several tensors, ``grad`` is a list of
+        arrays. For lookups, ``grad`` has the arrays ``ids``, ``offsets``, ``weights`` and ``upstream``. ``state`` is a
+        dict, the same object in all steps of a trajectory unless the function returns another. At the start, ``state``
+        contains all state arrays of the formula (``islices judge --list`` lists them). State arrays are float32 and
+        have the shape of the weights, or (rows, 1) for one number per row. The function may store anything in
+        ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at this step, for example
+        lr. Options that the function does not accept are omitted, and trajectories that need them count as unsupported.
+        Trajectories in which the function raises NotImplementedError also count as unsupported. The function returns
+        the new weights, or (weights, state), or None if it has changed the weights in place. A clip returns the
+        gradient instead of the weights, and a lookup its output or gradient.
     formula : str
         A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
@@ -113,7 +116,7 @@ def judge(step: Step, formula: str) -> Judgement:
     return replace(found, cause=UNMOVED if unmoved(record, gots) else cause_of(record, gots))
 
 
-#: The cause in the report if a step returns None and has not changed the weights in place.
+#: The cause in the report if no step has changed the weights.
 UNMOVED = "the weights are those that came: a step returns them, or changes them in place (w -= ..., w[:] = ...)"
 
 
@@ -128,7 +131,11 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """Run a step function over a trajectory. Return {checkpoint: {"weights" or the name of a state: array}}."""
+    """Run a step function over a trajectory. Return {checkpoint: {"weights" or the name of a state: array}}.
+
+    `takes` are the accepted options, or None for all. State arrays that the function neither returned nor changed are
+    left out.
+    """
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
@@ -168,7 +175,7 @@ TENSORS = ((8,), (2, 4), (8, 1))
 
 
 def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
-    """Return a copy of the gradient, or of the lookups, in the form that the step gets."""
+    """Return a copy of the gradient, or of the lookups, in the form that the step function gets."""
     if isinstance(g, Rows):
         return IndexedSlices(g.values.copy(), g.indices.copy(), shape)
     if isinstance(g, Bags):
@@ -177,7 +184,8 @@ def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
 
 
 def _joined(tensors: Any) -> Array:
-    """Return an array whose rows are the given tensors."""
+    """Return an array whose rows are the given tensors. Raise ValueError if the tensors do not have the shapes
+    `TENSORS`."""
     found = [_plain(x) for x in tensors] if isinstance(tensors, list | tuple) else []
     if [x.shape for x in found] != list(TENSORS):
         came = ", ".join(str(x.shape) for x in found) or type(tensors).__name__
@@ -186,7 +194,6 @@ def _joined(tensors: Any) -> Array:
 
 
 def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
-    """Return the shape of a step's result."""
     if isinstance(g, Bags) and gives != "gradient":
         return (len(g.ids), 1) if gives == "weight_gradient" else (len(g.upstream), w.shape[1])
     shape: tuple[int, ...] = w.shape
@@ -222,8 +229,8 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """Return the names of the options that a step function accepts, or None if it accepts all. Raise TypeError if
-    `judge` cannot call the function."""
+    """Return the names of the options that a step function accepts. Return None if the function accepts all options or
+    has no signature. Raise TypeError if `judge` cannot call the function."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:

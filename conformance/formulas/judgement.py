@@ -34,7 +34,7 @@ class Judgement:
     @property
     def grade(self) -> int | None:
         """Return the grade: 1 if all scores are within the bound for float64 scalars, 2 if within the bound for float32
-        scalars, else None."""
+        scalars. Return None for larger scores, and if there are no scores."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -45,10 +45,10 @@ class Judgement:
 
     @property
     def worst(self) -> Score | None:
-        """Return the largest score of grade 1.
+        """Return the score that is largest for grade 1, or None if there are no scores.
 
-        If some scores are outside of both grades, consider only these. If some of these are scores of the step's
-        result, such as the weights, consider only those.
+        If some scores are outside of both grades, only these count. If some of these are scores of the step's result,
+        such as the weights, only scores of the result count.
         """
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
@@ -56,10 +56,11 @@ class Judgement:
 
     @property
     def first(self) -> Score | None:
-        """Return the score whose array leaves both grades after the fewest steps, in the first trajectory where this
-        happens.
+        """Return the score whose array leaves both grades after the fewest steps, in the first trajectory where an
+        array does. Return None if no array leaves both grades.
 
-        A state precedes the weights that were computed from it.
+        After the same step, the score of a state comes before the score of the weights that were computed from the
+        state.
         """
         outside = [s for s in self.scores if s.first is not None]
         of_one = [s for s in outside if s.trajectory == outside[0].trajectory]

@@ -20,16 +20,16 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the combined rows of each bag: the sum, the mean, the sum divided by a square root ("sqrtn"), or the
-    maximum. An empty bag gives 0."""
+    """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. An
+    empty bag gives 0."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
 
 
 def kept_rows(n: Numbers, w) -> Any:
-    """Return the table with each row whose norm exceeds max_norm scaled by max_norm / norm. The argument does not
-    change."""
+    """Return the table. If a row's norm exceeds max_norm, the row is multiplied by max_norm / norm in a copy of the
+    table."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
@@ -55,7 +55,7 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """Return the factor by which the sum of bag k is multiplied, or None."""
+    """Return the factor by which the sum of bag k is multiplied. Return None for empty bags, sums and maxima."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None
@@ -76,8 +76,9 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id contributes its share. For a
-    maximum, only the row of the maximum gets a gradient; the inputs have no ties."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream of its bag
+    times the `share` of the bag and the id's weight. For a maximum, only the row of the maximum gets a gradient; the
+    inputs have no ties."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -102,7 +103,8 @@ def embedding_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
 
 
 def by_frequency(n: Numbers, x: Bags, found) -> Any:
-    """Return the gradient rows divided by the number of occurrences of their ids (scale_grad_by_freq)."""
+    """Divide each row of a gradient by the number of occurrences of its id, if scale_grad_by_freq is on. Return the
+    gradient."""
     if n.h.get("scale_grad_by_freq"):
         for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
             found[row] = n.shared(n.number(1.0) / n.number(float(count)), found[row])

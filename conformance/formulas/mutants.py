@@ -1,5 +1,5 @@
-"""Define known mistakes as deliberately wrong formulas. The vectors must detect each mistake, and a report names it as
-the cause.
+"""Define known mistakes as deliberately wrong formulas. The vectors must detect each mistake, and a report names the
+mistake as the cause.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
@@ -50,7 +50,6 @@ class Mutant:
     fields: Mapping[str, Any] | None
 
     def fits(self, formula: Formula) -> bool:
-        """Return True if the mistake can be made in a formula."""
         if self.only and formula.rule not in self.only:
             return False
         if self.fields is None:
@@ -60,7 +59,7 @@ class Mutant:
         return formula.gradients != "dense" and not weightless and not same
 
     def made_in(self, formula: Formula) -> Formula:
-        """Return the formula with this mistake. The formula may already have another mistake."""
+        """Return the formula with this mistake added. The formula may already have another mistake."""
         if self.fields is not None:
             return replace(formula, **self.fields)
 
@@ -72,7 +71,6 @@ class Mutant:
 
 
 def no_option(h: Hyper) -> Hyper:
-    """Return an empty dict, for a mistake that changes no option."""
     return {}
 
 

@@ -23,8 +23,9 @@ DOUBLE = 2.0**-50
 class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
-    A mistake may divide by 0. ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate
-    methods, because the grades of clause 28 differ there: `gain` (1 - beta) and `correction` (1 - beta^t).
+    ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate methods, because the grades
+    of clause 28 compute these scalars differently: `gain` (1 - beta) and `correction` (1 - beta^t). A division by 0,
+    which only mistakes cause, gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -37,19 +38,20 @@ class Numbers:
         return self.number(self.h[name])
 
     def number(self, value: float, operations: int = 0) -> Any:
-        """Return a scalar that was computed by this many operations without cancellation."""
+        """Return `value` as a scalar. `operations` is the number of operations that computed the value, all without
+        cancellation."""
         return np.float64(value)
 
     def gain(self, name: str) -> Any:
-        """Return 1 - beta."""
+        """Return 1 - beta, where beta is the option `name`."""
         return 1.0 - self.h[name]
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        """Return 1 - beta^t; t is the present step by default."""
+        """Return 1 - beta^t, where beta is the option `name`; t is the current step by default."""
         return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
-        """Return beta old + (1 - beta) new."""
+        """Return beta old + (1 - beta) new, where beta is the option `name`."""
         return self.h[name] * old + (1.0 - self.h[name]) * new
 
     maximum: Any = staticmethod(np.maximum)
@@ -75,7 +77,7 @@ class Numbers:
         return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:
-        """Return x with a bound that allows `count` more roundings."""
+        """Allow `count` more roundings in the bound of x. Return x unchanged if it has no bound."""
         return x
 
     def square(self, g: Any) -> Any:
@@ -85,7 +87,6 @@ class Numbers:
         return -self.maximum(-x, -y)
 
     def total(self, x: Any) -> Any:
-        """Return the sum of all elements."""
         flat = x.reshape(-1)
         found = flat[0]
         for element in flat[1:]:

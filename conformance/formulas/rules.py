@@ -1,10 +1,10 @@
-"""Define the rules, which compute weights and state after a step. Each rule serves all frameworks.
+"""Define the rules, which compute the result and the state of a step. Each rule serves all frameworks.
 
-The arguments of a rule are `Numbers`, the gradient, the weights and the state; it returns the weights and the state
-after the step. If the formulas of frameworks differ, an option selects one (`epsilon`, `correction`, `decay` ...). If
-only the order of operations differs, there is no option, and the bound covers each order (clause 28). A decoupled decay
-is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula;
-`shrunk` makes the bound cover both.
+The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
+clip the gradient, and the state after the step. If the formulas of frameworks differ, an option selects one (`epsilon`,
+`correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound covers each order
+(clause 28). A decoupled decay is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s /
+lr) count as one formula, and the bound of `shrunk` covers both forms.
 
 May import: this folder.
 """
@@ -18,15 +18,15 @@ from typing import Any
 from islices.conformance.formulas.numbers import Numbers
 
 State = Mapping[str, Any]
-#: the weights and the state after a step
+#: the result and the state after a step
 Stepped = tuple[Any, dict[str, Any]]
-#: (numbers, gradient, weights, state) -> (weights, state)
+#: (numbers, gradient, weights, state) -> (result, state)
 Rule = Callable[[Numbers, Any, Any, State], Stepped]
 
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g, w) -> Any:
-    """Return the gradient plus weight_decay times the weights, if the decay is coupled."""
+    """Return the gradient, plus weight_decay times the weights if the decay is coupled."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
@@ -45,7 +45,7 @@ def shrunk(n: Numbers, w, c) -> Any:
 
 
 def moved(n: Numbers, w, step) -> Any:
-    """Return w - step, after a decoupled decay of w."""
+    """Return w - step. A decoupled decay shrinks w first."""
     step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
         return w - step
@@ -63,8 +63,8 @@ def moved(n: Numbers, w, step) -> Any:
 def sgd(n: Numbers, g, w, s) -> Stepped:
     """Apply SGD.
 
-    With `buffer` "gradients", b = mu b + (1 - dampening) g and w - lr b. With `buffer` "steps", b = mu b - lr g and w +
-    b.
+    With `buffer` "gradients", b = mu b + (1 - dampening) g and w = w - lr b. With `buffer` "steps", b = mu b - lr g and
+    w = w + b.
     """
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
@@ -84,7 +84,7 @@ def sgd(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- Adagrad
 def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
-    """Return sqrt(x) + eps, or sqrt(x + eps)."""
+    """Return sqrt(x) + eps, or sqrt(x + eps) for "inside", or sqrt(x) for "none"."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
     if epsilon == "subtracted":  # a mutant
@@ -130,9 +130,9 @@ def adadelta(n: Numbers, g, w, s) -> Stepped:
 def rmsprop(n: Numbers, g, w, s) -> Stepped:
     """Apply RMSprop. The option `buffer` selects the formula of momentum:
 
-    "gradients": b = mu b + u, w - lr b.
-    "steps": b = mu b + lr u, w - b.
-    "signed": b = mu b - lr u, w + b.
+    "gradients": b = mu b + u, w = w - lr b.
+    "steps": b = mu b + lr u, w = w - b. "always" selects this formula even if mu is 0.
+    "signed": b = mu b - lr u, w = w + b.
     """
     joined = coupled(n, g, w)
     state = {"square": n.mean("rho", s["square"], squared(n, g, joined))}
@@ -165,7 +165,7 @@ def moments(n: Numbers, g, w, s) -> tuple[Any, Any]:
 
 
 def adam(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adam. The option `epsilon` selects the formula of the step.
+    """Apply Adam. The option `epsilon` selects the formula of the step; c1 and c2 are 1 - beta1^t and 1 - beta2^t.
 
     "corrected" is m / c1 / (sqrt(v / c2) + eps). "hat" is (sqrt(c2) / c1) m / (sqrt(v) + eps). "inside" is m / c1 /
     sqrt(v / c2 + eps). This function computes "corrected" as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
@@ -220,7 +220,7 @@ def nadam(n: Numbers, g, w, s) -> Stepped:
 
 def radam(n: Numbers, g, w, s) -> Stepped:
     """Apply RAdam (Liu et al. 2020). The step divides by the root of v once the variance is tractable (rho_t > 5);
-    before, it uses only m."""
+    earlier steps use only m."""
     m, v = moments(n, g, w, s)
     last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
     power = n.h["beta2"] ** n.t
@@ -249,7 +249,7 @@ def laprop(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g, w, s) -> Stepped:
-    """Clip the gradient: multiply it by max_norm / (norm + eps), but at most by 1.
+    """Multiply the gradient by the smaller of max_norm / (norm + eps) and 1.
 
     With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
     """
@@ -264,7 +264,8 @@ def clip(n: Numbers, g, w, s) -> Stepped:
 
 
 def clip_norm(n: Numbers, squares) -> Any:
-    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The other kinds are mistakes."""
+    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The kinds "squared", "sum" and
+    "unclamped" are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":

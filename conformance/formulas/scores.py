@@ -30,7 +30,7 @@ class ScorePlace:
 
 @dataclass(frozen=True)
 class Score:
-    """The largest errors of one array over the steps of a trajectory."""
+    """The largest ratios of error to bound in one array over the steps of a trajectory."""
 
     trajectory: str
     #: "weights", or the name of a state array
@@ -44,8 +44,8 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Return error / bound for each element. The ratio is 0 if the bound is infinite, and infinite if there is an error
-    but the bound is 0."""
+    """Return error / bound for each element. If the bound is infinite, the ratio is 0. Otherwise, the ratio of a NaN is
+    infinite, and so is the ratio of an error to the bound 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)
@@ -53,7 +53,6 @@ def ratios(got: Array, right: Array, bound: Array) -> Array:
 
 
 def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expected]]) -> Iterator[Score]:
-    """Yield the score of each array of a trajectory."""
     names = dict.fromkeys(name for arrays in got.values() for name in arrays)
     for name in names:
         best, first = None, None

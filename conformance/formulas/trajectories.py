@@ -1,7 +1,7 @@
 """Define the trajectories of each formula, with options and inputs for which known mistakes exceed the bound by far.
 
 Learning rates and decays are larger than in practice. For example, a decay applied after the update changes the result
-by lr * decay * |step|. For usual numbers, that is less than the rounding of the weight.
+by lr * decay * |step|. For usual numbers, this change is less than the rounding of the weight.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`.
@@ -34,7 +34,6 @@ class Setting(NamedTuple):
 
 
 def of(name: str, inputs: str, scheduled: bool = False, **options: Any) -> Setting:
-    """Return a setting with the given options."""
     return Setting(name, inputs, scheduled, options)
 
 
@@ -115,7 +114,6 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
 
 
 def trajectories(formula: Formula) -> Iterator[Trajectory]:
-    """Yield the trajectories of a formula."""
     sparse = "" if formula.gradients == "dense" else "rows "
     for one in SETTINGS[formula.rule]:
         if _fits(formula, one.options, one.inputs):
@@ -124,7 +122,11 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
-    """Return True if a formula has the given options, and its combiners include the combiner in the options."""
+    """Return True if a formula has the given options, and its combiners include the combiner in the options.
+
+    Return False for inputs that the dense formula already runs, and for "wide" inputs of a clip whose norm is dominated
+    by one element.
+    """
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
     # the dense formula already runs these inputs
     shown = formula.gradients != "dense" and formula.framework not in SPARSE

@@ -32,7 +32,7 @@ def bound_hex(x: Array) -> str:
 
 
 def inputs_json() -> dict[str, Any]:
-    """Return all inputs in the form of the file of inputs."""
+    """Return all inputs in the form of inputs.json."""
     found: dict[str, Any] = {}
     for name in MAKERS:
         made = inputs(name)

@@ -1,7 +1,8 @@
 """JAX's calls on sparse gradients, as its users write them and in the fastest known form.
 
 This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
-has no embedding layer and no sparse gradient of a gather. So its users differentiate with respect to the gathered rows.
+has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
+rows.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent BCOO, the name of islices' error)}. JAX does not check these
-    objects.
+    """Return {label: (a call that builds an inconsistent or unsupported BCOO, the name of islices' error)}. JAX does
+    not check a BCOO.
 
     An index equal to the number of rows is valid, since it is BCOO's padding.
     """
@@ -67,7 +68,10 @@ Sums = tuple[jax.Array, Any]
 
 
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
-    """Return the sums per row, computed after sorting the values by row."""
+    """Return (the sums of the rows, the row numbers), computed after sorting the values by row.
+
+    Both arrays have one slot per value. In unused slots, the row number is num_rows.
+    """
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
     first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
@@ -80,8 +84,8 @@ _segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
 def _host_sum(values: jax.Array, indices: Host) -> Sums:
-    """Find the distinct rows on the host, and compute the sums in XLA. Pad the number of rows to a power of two, so
-    that XLA compiles few shapes."""
+    """Find the distinct rows on the host, and compute the sums in XLA. Pad the sums to a power of two, so that XLA
+    compiles few shapes."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
@@ -102,8 +106,8 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy computes this part on
-    the host."""
+    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy finds the distinct
+    rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

@@ -1,4 +1,4 @@
-"""MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+"""MXNet's calls on sparse gradients, for the suite and the audit.
 
 This module does not import islices, so that its calls are those of MXNet users without islices. MXNet 1.9.1 does not
 import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the

@@ -1,4 +1,5 @@
-"""NumPy's equivalents of sparse gradients, as users write them by hand. This module does not import islices.
+"""NumPy's equivalents of operations on sparse gradients, as users write them by hand. This module does not import
+islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """
@@ -13,7 +14,7 @@ import numpy as np
 Host = np.ndarray[Any, Any]
 #: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: The label of a call that runs one step of a Python loop per row.
+#: `by_layers` is measured up to this number of occurrences of a row, because its Python loop has one step for each.
 MOST_LAYERS = 256
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras's calls on sparse gradients. The suite, the audit and the bench use them.
+"""TensorFlow's and Keras's calls on sparse gradients, for the suite, the audit and the bench.
 
 This module does not import islices, so that its calls are those of TensorFlow users without islices.
 """
@@ -20,8 +20,8 @@ def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> tf.IndexedSlices:
-    """Return the gradient of keras.layers.Embedding for the loss sum(layer(ids) * upstream), computed by a
-    GradientTape.
+    """Return the gradient of keras.layers.Embedding for the loss sum(layer(ids) * upstream). A GradientTape computes
+    the gradient.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent IndexedSlices, the name of islices' error)}. TensorFlow checks
-    nothing when it builds these objects."""
+    """Return {label: (a call that builds an inconsistent IndexedSlices, the name of islices' error)}. TensorFlow does
+    not check an IndexedSlices when a program builds the object."""
 
     def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
         values = tf.ones((len(indices), 2)) if values is None else values
@@ -132,6 +132,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. On accelerators, wait until all queues are empty."""
+    """Wait until the queues of GPUs are empty. On the CPU, TensorFlow computes before a call returns."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

@@ -1,4 +1,4 @@
-"""PyTorch's calls on sparse gradients. The suite, the audit and the bench use them.
+"""PyTorch's calls on sparse gradients, for the suite, the audit and the bench.
 
 This module does not import islices, so that its calls are those of PyTorch users without islices.
 """
@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent sparse tensor, the name of islices' error)}. On the first
-    three, operations of torch may end the process or give wrong sums."""
+    """Return {label: (a call that builds an inconsistent or unsupported sparse tensor, the name of islices' error)}. On
+    the first four, operations of torch may end the process or give wrong results."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
@@ -74,7 +74,7 @@ def timed_calls(
 ) -> dict[str, Callable[[], Any]]:
     """Return {label: call} for PyTorch's equivalents of islices' operations.
 
-    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The label names the code that users write
+    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The labels name the code that users write
     instead.
     """
     shape = (num_rows, *v.shape[1:])
@@ -131,6 +131,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. On CUDA, wait until the queue is empty."""
+    """Wait until the CUDA queue is empty. On the CPU, torch computes before a call returns."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,8 +1,8 @@
 """A tiny array library in the place of your library, with tensors in NumPy memory and a sparse gradient.
 
-The library does not depend on islices. Like a real library, it has unusual names for dtypes and functions, only
-arithmetic operators, and properties that an adapter has to handle. Sums of halves are computed in half precision, row
-numbers of a gradient always have 64 bits, and there is no bfloat16.
+The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
+properties that an adapter has to handle. The only operators are arithmetic. `add_at` rounds every sum of halves to half
+precision, row numbers of a gradient always have 64 bits, and there is no bfloat16.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""Tools for users; each tool is one command. The tools use the core and the suite, and nothing else imports the
-tools."""
+"""Commands for users, such as `islices audit`, and the program of `make judged`. The tools import the core and the
+suite. Apart from tests, only islices/cli.py imports the tools."""

@@ -52,7 +52,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Judge a step and show the result. Return 0 if every score is at most 1, else another exit code."""
+    """Judge a step and show the result, or list the formulas.
+
+    Return 0 if every grade is at most --grade, 1 if not, and 3 if the step cannot be judged.
+    """
     if options.list:
         return _list(options.formula, as_json=options.json)
     if options.step and options.command_line is None and options.formula is None:
@@ -143,7 +146,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """Return the report as text. On a terminal, its first line is green or red."""
+    """Return the report as text. On a terminal, the first line of the text is green or red."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:
@@ -176,7 +179,8 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
 
 
 def _function(given: str) -> Callable[..., Any]:
-    """Return the function that the argument FILE:FUNCTION names."""
+    """Run FILE and return its FUNCTION, for the argument FILE:FUNCTION. Raise UsageError if FILE does not run or has no
+    such function."""
     path, colon, name = given.rpartition(":")
     if not colon or not name.isidentifier() or not path:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")

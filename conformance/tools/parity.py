@@ -74,7 +74,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _metadata(folder: str) -> dict[str, str]:
-    """Return the metadata of the first file in a folder."""
+    """Return the metadata of the first step file in a folder, or {} if there is no such file."""
     files = step_files(folder) if Path(folder).is_dir() else []
     return read_metadata(files[0][1]) if files else {}
 

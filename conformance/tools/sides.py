@@ -1,5 +1,5 @@
-"""Define the arguments that `islices diff` and `islices parity` share: facts about the sides, and pairs of names. The
-metadata of the files may also contain facts.
+"""Define the arguments that `islices diff` and `islices parity` share: facts about the compared trainings, and pairs of
+names. The metadata of files may also contain facts.
 
 May import: `islices.cli`.
 """
@@ -18,7 +18,6 @@ FACTS = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int
 
 
 def shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that both commands have."""
     add = parser.add_argument
     add("--max-norm", type=float, metavar="X", help="the limit of clipping")
     add("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
@@ -30,7 +29,7 @@ def shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def pairs(options: argparse.Namespace) -> dict[str, str]:
-    """Return {A: B} from all options ``--pair A=B``."""
+    """Return {A: B} from all options ``--pair A=B``. Raise UsageError if an option has another form."""
     split = [text.partition("=") for text in options.pair]
     wrong = next(("".join(parts) for parts in split if not all(parts)), None)
     if wrong is not None:
@@ -39,7 +38,8 @@ def pairs(options: argparse.Namespace) -> dict[str, str]:
 
 
 def short_names(a: str, b: str) -> tuple[str, str]:
-    """Return short names for two paths in a report: the parts of the paths that differ."""
+    """Return the names of two paths in a report: the stems if they differ, else the file names, else the given
+    paths."""
     paths = Path(a).resolve(), Path(b).resolve()
     for one, other in ((p.stem for p in paths), (p.name for p in paths)):
         if one != other:
@@ -50,10 +50,11 @@ def short_names(a: str, b: str) -> tuple[str, str]:
 def facts(
     options: argparse.Namespace, sides: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts from the options. For facts without an option, use the metadata in `sides`, which yields (path,
-    metadata).
+    """Return ({fact: value of the option, or None}, {fact: value in the metadata}). The second dict has only facts
+    whose option is None.
 
-    Raise UsageError if the metadata of the sides contradict each other.
+    `sides` yields (path, metadata). Raise UsageError if a value is not a number, or if the metadata of the sides
+    differ.
     """
     given = {name: getattr(options, name) for name in FACTS}
     found: dict[str, set[Any]] = {}

@@ -38,7 +38,7 @@ class Contents(SphinxTransform):
 
 
 class SearchTerms(SphinxTransform):
-    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that
+    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that only
     contain the words."""
 
     default_priority = 190
@@ -52,7 +52,7 @@ class SearchTerms(SphinxTransform):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Add the first paragraph of a page as its description to the HTML head."""
+    """Add the first paragraph of a page to the HTML head as the page's description, cut to LONGEST characters."""
     first = doctree.next_node(nodes.paragraph) if doctree is not None else None
     if first is not None:
         text = " ".join(first.astext().split())

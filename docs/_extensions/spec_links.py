@@ -34,7 +34,7 @@ def clause_anchors(app: Sphinx) -> dict[int, str]:
 
 
 class SpecLinks(SphinxPostTransform):
-    """A transform that makes each mention of a clause in running text a link."""
+    """A transform that turns mentions of clauses in running text into links."""
 
     default_priority = 400
 
@@ -71,8 +71,8 @@ def _parents(node: nodes.Node) -> Iterator[str]:
 
 
 class FolderLinks(SphinxTransform):
-    """A transform of links to folders of the repository. A link leads to the folder's README, or becomes plain text if
-    there is none."""
+    """A transform that redirects links to folders. A link leads to the folder's README, or becomes plain text if the
+    folder has no README."""
 
     default_priority = 200
 

@@ -280,7 +280,7 @@ class PaddleBackend(Backend):
 
 
 def _operands(a: Any, b: Any) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Return a and b as tensors. One of them may be a Python number, which gets the dtype of the other."""
+    """Return a and b as tensors. If a or b is a Python number, the number gets the dtype of the other operand."""
     if not isinstance(a, paddle.Tensor):
         return paddle.full([], a, b.dtype, device=b.place), b
     return (a, b) if isinstance(b, paddle.Tensor) else (a, paddle.full([], b, a.dtype, device=a.place))

@@ -1,8 +1,7 @@
 """Share memory between Paddle's tensors and NumPy's arrays, and map Paddle's dtypes to names.
 
-Through DLPack, Paddle uses NumPy memory at any alignment, and NumPy gets read-only views of Paddle's memory. Both work
-without a copy, but `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and
-`islices.core.host_memory`.
+Through DLPack, Paddle uses NumPy memory at any alignment, and NumPy gets read-only views of Paddle's memory. DLPack
+does not copy, but `Tensor.numpy` and `paddle.to_tensor` do. May import: Paddle, NumPy and `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def dtype_name(dtype: Any) -> str:
 
 def view(x: paddle.Tensor) -> Host | None:
     """Return a view of x's memory, with uint16 for bfloat16, or None if x is not on the CPU. The view is read-only,
-    because Paddle would not notice changes."""
+    because Paddle would not notice changes. Raise ValueError if the memory was released."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
@@ -47,8 +46,10 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 
 
 def share(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor that shares the memory of a NumPy array, which the caller must no longer use (uint16 means
-    bfloat16). Copy a read-only or strided array."""
+    """Return a tensor that shares the memory of a NumPy array. The caller must no longer use the array.
+
+    uint16 means bfloat16. Read-only and strided arrays are copied. If `place` is not the CPU, every array is copied.
+    """
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy()  # DLPack raises for read-only arrays, and Paddle misreads negative strides
     bits = array.dtype == np.uint16

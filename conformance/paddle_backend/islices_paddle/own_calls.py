@@ -1,4 +1,4 @@
-"""Paddle's calls on sparse gradients. The conformance suite uses them.
+"""Paddle's calls on sparse gradients, for the conformance suite.
 
 This module does not import islices, so that its calls are those of Paddle users without islices.
 """
@@ -35,8 +35,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     Returns
     -------
     SelectedRows of height num_rows
-        Uncoalesced, with one slice per occurrence. The slices of padding_idx are included, so the caller drops that
-        row.
+        Uncoalesced, with one slice per occurrence. The slices of padding_idx are included, so the caller drops the
+        padding row.
     """
     layer = paddle.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True)
     (layer(paddle.to_tensor(ids)) * paddle.to_tensor(upstream)).sum().backward()
@@ -44,8 +44,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds inconsistent SelectedRows, the name of islices' error)}. Paddle does not check
-    these objects. Paddle's lazy Adam ends the process on the first two."""
+    """Return {label: (a call that builds inconsistent SelectedRows or an unsupported tensor, the name of islices'
+    error)}. Paddle does not check SelectedRows. Paddle's lazy Adam ends the process on the first two."""
 
     def selected_rows(rows: list[int]) -> paddle.Tensor:
         gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)
@@ -62,7 +62,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def trainable(array: Host) -> paddle.Tensor:
-    """Return a Paddle parameter with the values of an array."""
+    """Return a Paddle tensor with the values of an array."""
     return paddle.to_tensor(array)
 
 

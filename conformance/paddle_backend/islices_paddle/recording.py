@@ -25,8 +25,8 @@ __all__ = ["custom_gradient", "differentiate"]
 
 
 class Differentiation:
-    """One call of `differentiate`: the tensors that must not change during the call, and the errors of its gradient
-    functions."""
+    """One call of `differentiate`: the tensors that must not change during the call, and the errors that gradient
+    functions raised."""
 
     def __init__(self, inner: bool) -> None:
         self.inner = inner
@@ -46,7 +46,7 @@ class Differentiation:
                 )
 
 
-#: The present differentiation. In a nested differentiation, the gradients must be differentiable as well.
+#: The current differentiation. In a nested differentiation, the gradients must be differentiable as well.
 _current: ContextVar[Differentiation | None] = ContextVar("islices_paddle_differentiation", default=None)
 #: A lock, because two threads that call `paddle.grad` at the same time end the process (`Tensor.backward` does not).
 _one_at_a_time = threading.RLock()
@@ -91,8 +91,8 @@ class Recorder:
 
 
 def _refuse_reentrant_recompute() -> None:
-    """Raise an error under reentrant recompute. Recompute runs its function again in the backward pass, when a lookup
-    can no longer be recorded."""
+    """Raise NotImplementedError inside a reentrant recompute. Recompute runs its function again in the backward pass,
+    when a lookup can no longer be recorded."""
     recomputing = sys.modules.get("paddle.distributed.fleet.recompute.recompute")
     if recomputing is None:
         return
@@ -133,9 +133,9 @@ def differentiate(
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
     """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    If possible, a parameter is passed as the same object. Other variables are copied. If one variable is computed from
-    another, or occurs twice, autograd would otherwise add the gradient of the one to the other. In a nested call,
-    autograd would also add gradients through values that fn captures.
+    If possible, a parameter is passed as the same object. Other variables are detached or copied. Otherwise, autograd
+    would mix the gradients of a variable that occurs twice, or of variables that are computed from each other. In a
+    nested call, autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []

@@ -19,7 +19,7 @@ __all__ = ["build", "is_special", "take_apart", "to_dense"]
 
 
 def is_special(x: paddle.Tensor) -> bool:
-    """Return True if a tensor is not dense. `take_apart` checks that such a tensor is row-sparse."""
+    """Return True if a tensor is not dense. `take_apart` checks that the tensor is a SelectedRows."""
     return not x.is_dense()
 
 
@@ -38,7 +38,7 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """Return a SelectedRows with the given values and int64 rows; the values are shared."""
+    """Return a SelectedRows with the given int64 rows. The SelectedRows shares the memory of the values."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)
@@ -51,6 +51,7 @@ def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Ten
 
 
 def to_dense(x: paddle.Tensor) -> paddle.Tensor:
-    """Return a dense tensor with the full shape of x. It is used for gradients of arguments that are dense."""
+    """Return a SelectedRows as a dense tensor, with duplicates summed. `differentiate` needs dense gradients of
+    arguments."""
     values, rows, shape, *_ = take_apart(x)
     return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)

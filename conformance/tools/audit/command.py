@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def audit(options: argparse.Namespace) -> int:
-    """Run the selected probes and print the report of their findings."""
+    """Run the selected probes and print the findings. Return 3 if an outcome is "broken", else 0."""
     found = modules()
     for name in options.backend or ():
         if not any(name in (m, framework_of(m)) for m in found):

@@ -1,7 +1,6 @@
 """Run each module of probes in a separate process, and write the findings as Markdown.
 
-If a process crashes or hangs during a probe, that is the finding of the probe, and another process runs the remaining
-probes.
+If a process crashes or hangs during a probe, the finding says so, and another process runs the remaining probes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ Finding = dict[str, Any]
 
 
 def modules() -> list[str]:
-    """Return the names of the modules in probes/, in alphabetical order."""
     return sorted(m.name for m in pkgutil.iter_modules(probes.__path__))
 
 
@@ -37,7 +35,11 @@ def framework_of(module: str) -> str:
 
 
 def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[Finding]:
-    """Yield the findings of the probes whose text contains `words`, in the order of the probes."""
+    """Yield the findings of a module's probes whose number, call, claim or clause contains `words`.
+
+    The case of letters is ignored. If a process ends before its first probe, yield a "broken" finding without a probe.
+    `patience` is the number of seconds after which a process counts as hung.
+    """
     first: int | None = 1
     while first is not None:
         command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", module, words, str(first)]
@@ -55,8 +57,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured" if the trap still exists, "gone" if the answer is correct, or "changed" if it is wrong in
-    another way. Return "" without an answer."""
+    """Return "as measured" if the outcome is still the probe's `trap`, "gone" if the answer is now correct, else
+    "changed". Return "" for the outcomes "broken" and "not run"."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""
@@ -65,14 +67,14 @@ def _status(finding: Finding) -> str:
 
 # ---------------------------------------------------------------------- Markdown
 def summary(findings: Sequence[Finding]) -> str:
-    """Return one line with the counts of outcomes."""
+    """Return the number of findings per outcome, as one line."""
     outcomes = Counter(f["outcome"] for f in findings)
     return ", ".join(f"{outcomes[o]} {o}" for o in OUTCOMES if outcomes[o])
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Return the findings as Markdown: a section per framework and a paragraph per finding, with the worst findings
-    first."""
+    """Return the findings as Markdown: a section per framework and a paragraph per finding. The worst findings of a
+    section come first."""
     lines = ["# What the frameworks' own functions do", ""]
     for framework in dict.fromkeys(framework_of(f["module"]) for f in findings):
         own = [f for f in findings if framework_of(f["module"]) == framework]

@@ -1,7 +1,7 @@
-"""Define `Probe`: one call of a framework with its input, the answer that the specification requires, and a sentence
-about the difference.
+"""Define `Probe`: one call of a framework, the input, the answer that the specification requires, and a sentence about
+the difference.
 
-Every module in probes/ has a table `PROBES` of such records.
+Every module in probes/ has a table `PROBES` of probes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REFUSED = "an error"
 
 
 class CorruptionError(Exception):
-    """The error that a probe raises if the framework wrote to memory that it must not change."""
+    """The error that a probe raises if the framework wrote to forbidden memory, for example outside of the table."""
 
 
 class Probe(NamedTuple):
@@ -29,9 +29,9 @@ class Probe(NamedTuple):
     Attributes
     ----------
     call, clause : str
-        The function of the framework, as its users write it, and the clause of the specification for it.
+        The framework's function as users write it, and the number of the clause that specifies the answer.
     claim : str
-        One sentence about the measured behaviour. Reports show the sentence only if the run finds the same `trap`.
+        One sentence about the measured behaviour. Reports show the sentence only if the probe gave an answer.
     instead : str
         The islices call that users can make instead.
     given : str
@@ -41,11 +41,11 @@ class Probe(NamedTuple):
     expected : str, bool or array
         The specification's answer, or `REFUSED` if the call must raise.
     trap : str
-        The outcome that was measured: "differs", "raises" or "corrupts".
+        The outcome that was measured when the probe was written: "differs", "raises" or "corrupts".
     issue : str
-        The upstream issue, "owner/repository#number", if there is one.
+        The upstream issue, "owner/repository#number", or "" if there is none.
     isolated : bool
-        True if the call runs in a separate process, because it may end the process.
+        True if no other probe may run in the same process, because the call may end the process.
     """
 
     call: str
@@ -61,7 +61,8 @@ class Probe(NamedTuple):
 
 
 def examine(probe: Probe) -> dict[str, str]:
-    """Make the call of a probe and compare the answer. Return {"outcome": ..., "got": ..., "error": ...}."""
+    """Make the call of a probe, and compare the answer with the expected answer. Return {"outcome": ..., "got": ...,
+    "error": ...}."""
     try:
         got = probe.request()
     except CorruptionError as found:
@@ -83,7 +84,11 @@ def first_line(error: BaseException) -> str:
 
 
 def difference(got: Any, expected: Any) -> str:
-    """Return the largest error as a text, or "" if the answers are equal. NaN equals NaN, and -0 equals +0."""
+    """Describe the difference between two answers. Return "" for equal answers.
+
+    The description is the largest absolute error, "another answer" for texts and bools, or the two different shapes.
+    NaN equals NaN, and -0 equals +0.
+    """
     if isinstance(expected, str | bool):
         return "" if type(got) is type(expected) and got == expected else "another answer"
     a, b = plain(got), plain(expected)

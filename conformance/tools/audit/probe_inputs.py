@@ -1,7 +1,7 @@
 """Define the gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework
 rounds.
 
-The sums and norms of the gradients are exact.
+float32 represents the sums and norms of the gradients exactly.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # the norm is 10; the n
 CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])
 
 SUBNORMAL = np.full(2, 1e-40, np.float32)
-#: Numbers of which a float32 sum loses each square next to the square of the first. Their common sum does not vanish.
+#: A float64 sum of the squares, in order, loses every square after the first. Together, the lost squares would count.
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
 def floats(n: int, seed: int = 0) -> Host:
-    """Return n float32 numbers of sizes from about 1e-3 to 1e3, none of them zero."""
+    """Return n random nonzero float32 numbers with magnitudes of about 1e-3 to 1e3."""
     rng = np.random.default_rng(seed)
     return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), np.float32)
 
 
 def left_fold(values: Host, ids: Host, rows: int = ROWS) -> Host:
-    """Return the sum of each row as clause 3 defines it, with one addition at a time."""
+    """Return a table with the sum of each row. Slices are added one at a time in the order of `ids`, as clause 3
+    requires."""
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     for row, value in zip(ids, values, strict=True):
         out[row] += value

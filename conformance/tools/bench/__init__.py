@@ -1,8 +1,8 @@
 """`islices bench` compares islices with each framework's calls and with copying the same bytes, as ratios in one run.
 
-Times depend on the machine, its load and the frameworks, so the results are ratios. Every round runs all
+Times depend on the machine, on the load and on the frameworks, so the results are ratios. Every round runs all
 implementations of one operation in a rotating order. A result is the median of the ratios within each round. Each
-backend runs in a separate process. The calls of each framework are in `islices.conformance.own_calls`.
+process measures one part on one backend. The calls of each framework are in `islices.conformance.own_calls`.
 
     command    the subcommand: cases and processes            measuring  one process
     rounds     interleaved rounds, medians                    limit      the time to copy the bytes that must be moved

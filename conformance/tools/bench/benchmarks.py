@@ -24,7 +24,7 @@ DENSE_ROWS = 65_536
 
 
 class Benchmark(NamedTuple):
-    """A measured case: one operation on one kind of gradient."""
+    """A measured case: one operation on one kind of gradient. The default gradient has 131,072 slices of 64 numbers."""
 
     operation: str
     slices: int = 131_072
@@ -33,12 +33,11 @@ class Benchmark(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of the table for this operation."""
         return DENSE_ROWS if self.operation == "to_dense" else max(ROWS, self.slices)
 
     @property
     def sensible(self) -> bool:
-        """Return True if the table has enough rows for distinct row numbers, if these are required."""
+        """Return False if the distribution "unique" needs more rows than the table has."""
         return self.distribution != "unique" or self.slices <= self.rows
 
     def __str__(self) -> str:
@@ -46,15 +45,15 @@ class Benchmark(NamedTuple):
 
 
 def default_cases() -> list[Benchmark]:
-    """Return all operations on one kind of gradient, then variations of one axis at a time. Measuring all cases takes
-    minutes."""
+    """Return every operation on the default gradient, then the first two operations with one axis changed at a time."""
     first = [Benchmark(operation) for operation in AXES["operation"]]
     others = [case._replace(**{axis: value}) for case in first[:2] for axis in list(AXES)[1:] for value in AXES[axis]]
     return list(dict.fromkeys(first + others))
 
 
 def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
-    """Return every combination of the given values of each axis. If no operation is given, use all operations."""
+    """Return every sensible combination of the given values. Without a given operation, use all operations. Other axes
+    without given values have the defaults of `Benchmark`."""
     defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
     values = [given.get(axis) or defaults[axis] for axis in AXES]
     return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]
@@ -62,7 +61,7 @@ def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
 
 @lru_cache(maxsize=2)
 def draw_ids(distribution: str, slices: int, rows: int) -> Host:
-    """Return the row numbers of a gradient, in random order."""
+    """Return random row numbers. Row numbers of the distribution "unique" are distinct."""
     rng = np.random.default_rng(0)
     if distribution == "unique":
         return rng.permutation(rows)[:slices]

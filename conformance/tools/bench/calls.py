@@ -1,8 +1,8 @@
 """Count the functions of islices that a small call runs: ``python -m islices.conformance.tools.bench.calls``.
 
-The gradient has 64 slices of 16 numbers. A first call loads and compiles; then sys.setprofile, which also sees compiled
-kernels, counts the functions. With the name of a call as argument, the program prints the tree of functions. Function
-calls are most of the cost of a small call, so tests/conformance/tools/test_calls.py limits their number.
+The gradient has 64 slices of 16 numbers. Each call runs twice: first to load and compile code, then with
+sys.setprofile, which also sees compiled kernels. With the name of a call as argument, the program prints the tree of
+functions. Function calls are most of the cost of a small call, so a test limits their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FOLDER = islices.__file__.removesuffix("__init__.py")
 
 
 def functions_of(call: Callable[[], Any]) -> list[str]:
-    """Return the names of the islices functions that a call runs, in order, indented by their depth."""
+    """Return the names of the islices functions that a call runs, in order. The indentation of a name shows the
+    depth."""
     call()
     depth, found = 0, []
 

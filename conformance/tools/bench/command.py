@@ -1,4 +1,4 @@
-"""Define `islices bench`: select the cases, run each backend in a separate process, and write the results."""
+"""Define `islices bench`: select the cases, run a separate process for each part and backend, and write the results."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _positive(text: str) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure a run, or read a saved run, and show it."""
+    """Measure a run, or read a saved run, and show it. Return 3 if a measurement failed, else 0."""
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
@@ -145,7 +145,8 @@ def _measured(options: argparse.Namespace) -> Record:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[Record]:
-    """Yield a job for each measuring process, with the expected number of its records."""
+    """Yield a job for each measuring process. "records" in a job is the number of records that the process should
+    print."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}

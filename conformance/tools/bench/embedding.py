@@ -1,4 +1,4 @@
-"""The part "embedding": one gradient step of sum(rows * upstream) on a small and on a very large table.
+"""The part "embedding": the loss sum(rows * upstream) and its gradient, on a small and on a very large table.
 
 Before the timing, all implementations run on the same data, and their results are compared. An implementation returns
 (loss, values, indices).
@@ -21,7 +21,6 @@ IDS, DIM = 16_384, 4
 
 
 def run(job: Record, emit: Callable[..., None]) -> None:
-    """Measure the gradient step on a small and on a large table."""
     name = job["backend"]
     framework, block, rng = framework_of(name), block_of(name), np.random.default_rng(1)
     upstream = rng.standard_normal((IDS, DIM), np.float32)
@@ -36,7 +35,7 @@ def run(job: Record, emit: Callable[..., None]) -> None:
 
 
 def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
-    """Compare the results of all implementations, then time the implementations."""
+    """Check that all implementations have the same results, or raise RuntimeError. Then time the implementations."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
     for label, variant in variants.items():
@@ -52,7 +51,8 @@ def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None]
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return (the distinct rows of a gradient, their sums). Omit zeros, which are the empty slots of compiled code."""
+    """Return (the distinct rows of a gradient, their sums). Omit slices of zeros, because compiled code fills unused
+    slots with zeros."""
     named = np.any(values != 0, axis=1)
     distinct, place = np.unique(indices[named], return_inverse=True)
     sums = np.zeros((len(distinct), values.shape[1]))

@@ -16,7 +16,8 @@ BYTES = 1 << 26
 
 
 class Copying:
-    """A measurement of the speed at which several threads copy memory. NumPy releases the GIL while it copies."""
+    """A meter for the speed at which several threads copy memory. The copies run in parallel, because NumPy releases
+    the GIL."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads
@@ -40,8 +41,8 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of `measure()` together with the limit for `nbytes`. The speed of copies is measured before
-        and after."""
+        """Return the result of `measure()` with "limit", the milliseconds that a copy of `nbytes` needs. The limit uses
+        the higher of two speeds, measured before and after."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

@@ -1,4 +1,4 @@
-"""Measure the load by other processes, which makes times unreliable."""
+"""Measure how much other processes use the cores, because this load makes times unreliable."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ BUSY = 0.25
 
 
 class Others:
-    """A measurement of the load by other processes, which starts when the object is made."""
+    """A meter of the load by other processes."""
 
     def __init__(self) -> None:
         self._before = _now()
 
     def cores(self) -> float | None:
-        """Return the mean number of cores that other processes have used since the last call. Return None if the system
-        does not report the load."""
+        """Return the mean number of cores that other processes have used since the last call, or since the object was
+        made. Return None if the system does not report the load."""
         now, before = _now(), self._before
         self._before = now
         if now is None or before is None or now[0] <= before[0]:
@@ -29,13 +29,13 @@ class Others:
 
 
 def is_disturbed(record: dict[str, Any]) -> bool:
-    """Return True if other processes used cores during the measurement of a record."""
+    """Return True if other processes used more than BUSY cores during the measurement of a record."""
     return (record.get("others") or 0) > BUSY
 
 
 def _now() -> tuple[float, float, float] | None:
     """Return (clock, busy time of all cores, processor time of this process and its children) in seconds, or None if
-    the system reports none."""
+    the system does not report these times."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

@@ -1,8 +1,9 @@
 """The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
 A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
-timing, every implementation runs once, and the norm of its result is compared with the float64 norm. The report names
-each call of the framework that gives a wrong result or raises an error.
+timing, every implementation runs once, and the norm of its result is compared with the float64 norm. Results of calls
+with a remark in the label are not compared. The report names each call of the framework that gives a wrong result or
+raises an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TOLERANCE = 1e-3
 
 
 class Gradient(NamedTuple):
-    """A gradient in arrays of the framework, the number of its rows, and its norm in float64."""
+    """A gradient in arrays of the framework, its distinct row numbers, and its norm in float64."""
 
     v: Any
     i: Any
@@ -35,7 +36,7 @@ class Gradient(NamedTuple):
 
     @property
     def max_norm(self) -> float:
-        """A limit that is smaller than the norm, so that the clip has an effect."""
+        """Half of the norm, so that the clip has an effect."""
         return self.norm / 2
 
 
@@ -52,8 +53,8 @@ def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -
 def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     """Return the number of bytes that an operation must read and write.
 
-    `distinct` is the number of distinct rows. clip_by_global_norm returns values for the given indices; norm returns
-    one number.
+    `distinct` is the number of distinct rows, and `index` the size of an index in bytes. clip_by_global_norm writes
+    values for the given indices. The single number that norm writes is not counted.
     """
     row = case.dim * 4
     written = {
@@ -66,7 +67,6 @@ def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
 
 
 def run(job: Record, emit: Callable[..., None]) -> None:
-    """Measure every case of a job."""
     B, copying = get_backend(job["backend"]), Copying(job["threads"])
     for case in (Benchmark(*x) for x in job["cases"]):
         subject = f"{case.slices:,} x {case.dim} {case.distribution}"
@@ -103,8 +103,11 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 
 
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return (the framework's calls, with remarks in the labels of wrong ones; the messages of calls that raised
-    errors)."""
+    """Run every call once. Return ({label: call}, {label: error message}).
+
+    A call that raises an error is only in the second dict. If a result is wrong, the label in the first dict gets a
+    remark.
+    """
     found, failed = {}, {}
     for label, variant in own.items():
         try:

@@ -1,4 +1,4 @@
-"""Define the measured optimizers, and their formulas as users write them for rows."""
+"""Define the measured optimizers, and the formulas of steps on rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ STATES = {"sgd": (0, 0), "adagrad": (1, 0), "rowwise_adagrad": (0, 1), "adam": (
 
 
 def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], g: Any, w: Any, *state: Any) -> Any:
-    """Return the new rows of the table and of the state. For adam, `state` ends with the two `corrections`."""
+    """Return the new rows of the table and of the state. w and `state` are the old rows, and g has their gradients. For
+    adam, `state` ends with the two `corrections`."""
     if kind == "sgd":
         return (w - RATE * g,)
     if kind == "adam":
@@ -32,20 +33,20 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 
 def corrections(kind: str, t: int) -> list[Any]:
-    """Return adam's corrected learning rate at step t and the root of its second bias correction; nothing for other
+    """Return [adam's corrected learning rate at step t, the root of adam's second bias correction], or [] for other
     optimizers."""
     return [RATE / (1 - BETA1**t), (1 - BETA2**t) ** 0.5] if kind == "adam" else []
 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
-    """Return the shapes of the state arrays for some rows."""
+    """Return the shapes of an optimizer's state arrays for a table of the shape (rows, dim)."""
     wide, narrow = STATES[kind]
     return [(rows, dim)] * wide + [(rows, 1)] * narrow
 
 
 def bytes_of_rows(kind: str, distinct: float, dim: int) -> dict[str, int]:
-    """Return the number of bytes that a step reads and writes in the rows of table and state. Each row counts once, in
-    float32."""
+    """Return the number of bytes that a step moves for tables and for state, in float32. Each of the `distinct` rows is
+    read once and written once."""
     wide, narrow = STATES[kind]
     return {
         "rows of tables": round(2 * distinct * dim * 4),

@@ -37,7 +37,7 @@ def tables(run: Record) -> list[TextTable]:
 
 
 def measured(run: Record) -> Iterator[TextTable]:
-    """Yield a table for each title in the records, and the remarks."""
+    """Yield a table for each title in the records, then a table without rows for all remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:

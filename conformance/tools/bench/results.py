@@ -1,13 +1,14 @@
-"""Make and read a run as JSON, with its machine and its records.
+"""Make and read a run as JSON: the machine, and the records of all measurements.
 
     {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
      "failures": [text], "records": [record]}
 
 A record has "backend", "version", "part", "operation" and "others", the number of cores that other processes used
 during the measurement. Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label.
-"own" lists the framework's fastest implementation, and a second one that is faster but does less, if there is one.
-"times_as_fast" by label compares with the first in "own": it is the median of the ratios within each round. Some
-records have "limit" {"bytes", "bandwidth", "milliseconds"}, and "remarks" by label.
+"own" has the label of the framework's fastest call that does the same as islices. The label of a call that does less
+follows, if that call is faster. "times_as_fast" by label is the median, over all rounds, of the time of the first label
+in "own" divided by the time of the label. Some records have "limit" {"bytes", "bandwidth", "milliseconds"}, and
+"remarks" by label.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ FORM = 2
 
 
 def new_run(threads: int) -> Record:
-    """Return a run without records."""
     return {
         "form": FORM,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -58,7 +58,7 @@ def machine() -> Record:
 
 
 def read_run(path: str) -> Record:
-    """Read a run that `islices bench --json` wrote. Raise UsageError for any other file."""
+    """Read a run that `islices bench --json` wrote. Raise UsageError if the file cannot be read or has another form."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -21,7 +21,8 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
     """Return the milliseconds of each implementation in each round. A first round is not counted.
 
     `repeat` is the smallest number of rounds, or half as many if one round takes longer than `seconds`. More rounds
-    follow until `seconds` have passed. `inner` is the number of short calls that are timed together.
+    follow until `seconds` have passed, at most MOST_ROUNDS in all. `inner` is the number of short calls that are timed
+    together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}
@@ -39,8 +40,8 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
 
 
 def _timed(variant: Call, inner: int) -> float:
-    """Return the milliseconds of one call. The last result is freed after the timing, because freeing a table is not
-    part of the operation."""
+    """Return the mean milliseconds of `inner` calls. The last result is freed after the timing, because freeing a table
+    is not part of the operation."""
     before = time.perf_counter()
     for _ in range(inner - 1):
         variant()
@@ -51,7 +52,7 @@ def _timed(variant: Call, inner: int) -> float:
 
 
 def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
-    """Return the implementations, changed so that each call waits until its result is computed."""
+    """Return implementations that wait until the result of each call is computed."""
 
     def wait(variant: Call) -> Call:
         def call() -> Any:
@@ -65,7 +66,7 @@ def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[st
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """Return the median of the ratios of two implementations' times in each round."""
+    """Return the median, over all rounds, of the ratio of two implementations' times."""
     return median(x / y for x, y in zip(a, b, strict=True))
 
 
@@ -75,16 +76,16 @@ def does_less(label: str) -> bool:
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """Return the label of the framework's fastest call that does the same as islices. If a call that does less is
-    faster, add its label."""
+    """Return a list with the label of the framework's fastest call that does the same as islices. If a call that does
+    less is faster, its label follows."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
 def summary(times: Times, own: list[str]) -> Record:
-    """Return the medians and quartiles of all calls, the framework's fastest calls, and the ratio of each call to the
-    first of the fastest."""
+    """Return the medians and quartiles of all calls, the labels of the framework's fastest calls, and the speed of each
+    call relative to the first of the fastest calls."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),
@@ -96,5 +97,5 @@ def summary(times: Times, own: list[str]) -> Record:
 
 
 def timed(job: Record, variants: dict[str, Call], own: Iterable[str]) -> Record:
-    """Time the implementations for as many rounds as the job says, and return the summary."""
+    """Measure the implementations with the `repeat` and `seconds` of the job, and return the summary."""
     return summary(measure(variants, job["repeat"], seconds=job["seconds"]), list(own))

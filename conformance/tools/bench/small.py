@@ -1,8 +1,8 @@
-"""The part "small": calls on 64 x 16 values, whose cost is mostly overhead.
+"""The part "small": calls on 64 x 16 values. Most of the time of these calls is overhead.
 
-islices validates its input. "outside" gets a ready gradient. "inside" also builds the gradient in each call. "native"
-gets and returns the framework's sparse object. The framework's call that does the same is measured as well, if there is
-one.
+islices validates all input. The labels say what a call gets: "outside" an IndexedSlices that was built before, "native"
+the framework's sparse object. "inside" means that each call also builds the IndexedSlices. If the framework has a call
+for the same operation, that call is measured as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ MAX_NORM = 1.0
 
 
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the small calls of all three operations."""
     name = job["backend"]
     B, framework = get_backend(name), framework_of(name)
     values = np.random.default_rng(1).standard_normal((SLICES, DIM), np.float32)

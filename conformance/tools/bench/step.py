@@ -1,9 +1,9 @@
 """The part "step": whole training steps, because users wait for whole steps.
 
-A step consists of lookup, loss, gradient, clipping by the global norm, and an optimizer's step on the rows of the
-batch. The model has tables whose rows are summed in bags; the loss is the squared distance between the bags and
-targets. Every implementation starts from the same tables and reads the same batches. Losses are compared before the
-timing.
+A step consists of lookup, loss, gradient, clipping by the global norm in some cases, and an optimizer's step on the
+rows of the batch. The model has tables whose rows are summed in bags; the loss is half the squared distance between
+the bags and targets, times LOSS_SCALE. Every implementation starts from the same tables and reads the same batches.
+Losses are compared before the timing.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SAME_BITS = ("islices", "islices, compiled")
 
 
 class Model(NamedTuple):
-    """A model of float32 tables, and the sizes of its batches, which have one bag per table and sample."""
+    """A model that sums rows of float32 tables, and the size of a batch: `bags` samples with one bag of `ids` ids per
+    table."""
 
     rows: tuple[int, ...]
     dim: int
     bags: int
     ids: int
-    """The number of ids in a bag."""
 
     def __str__(self) -> str:
         several = f"{len(self.rows)} tables of {self.rows[0]:,} to {self.rows[-1]:,} rows"
@@ -62,7 +62,7 @@ TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)
 
 
 class Training(NamedTuple):
-    """A measured case: a model, the optimizer that trains it, and True in `clip` if gradients are clipped."""
+    """A measured case: a model, the optimizer that trains the model, and whether gradients are clipped."""
 
     model: Model
     optimizer: str
@@ -73,7 +73,6 @@ class Training(NamedTuple):
 
 
 def cases_of(backend: str) -> list[Training]:
-    """Return the cases that are measured for a backend."""
     cases = [Training(BAGS, "adam", True), Training(BAGS, "adam", False)]
     if backend == "torch":  # FBGEMM needs torch, and recommenders are trained with torch
         cases.append(Training(BAGS, "rowwise_adagrad", False))
@@ -82,7 +81,6 @@ def cases_of(backend: str) -> list[Training]:
 
 
 def title_of(case: Training) -> str:
-    """Return the title of the report's table that contains the given case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
         "move; x other: times as fast as the fastest program without islices"
@@ -107,7 +105,8 @@ class Problem:
         return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
 
     def feed(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
-        """Return an endless iterator over the batches, as arrays of the framework."""
+        """Return an endless iterator over the batches. `ids` and `target` convert NumPy arrays to arrays of the
+        framework."""
         return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
 
     def feed_one(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
@@ -115,9 +114,9 @@ class Problem:
         return ((x, wanted) for (x,), wanted in self.feed(ids, target))
 
     def nbytes(self) -> dict[str, int]:
-        """Return the smallest number of bytes that a step must read and write, by kind, as the mean over the batches.
-        Each array counts once.
+        """Return the number of bytes that a step must read and write, by kind, as the mean over the batches.
 
+        Rows of tables and of state count twice, because a step reads and writes these rows; other arrays count once.
         Clipping adds no bytes, because a step that knows the norm of the gradient need not write the summed gradient.
         """
         model = self.case.model
@@ -133,7 +132,10 @@ class Problem:
 # ---------------------------------------------------------------------- implementations with islices, the same code on
 # each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return {label: function that makes an implementation with islices}. The label "islices" is the usual form."""
+    """Return {label: function that makes an implementation with islices}. The label "islices" is for the usual form.
+
+    For a model with several tables, return only the `more_of_ours` of the framework, if there are any.
+    """
     framework, variants = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
     if more and len(problem.case.model.rows) > 1:  # only these, because each implementation needs gigabytes
@@ -155,7 +157,7 @@ def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
 
 
 def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Callable[..., Any]:
-    """Return a training step as users of islices write it."""
+    """Return a training step(tables, states, ids, target) -> (tables, states, loss), as users of islices write it."""
 
     def loss(tables: list[Table], ids: list[Any], target: Any) -> Any:
         bags = [
@@ -179,7 +181,7 @@ def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Call
 
 # ---------------------------------------------------------------------- compared, and timed
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the case of a job. Its JSON lists the fields of `Training`."""
+    """Measure the case of a job. job["case"] lists the fields of `Training`."""
     name, block = job["backend"], block_of(job["backend"])
     (rows, *model), kind, clip = job["case"]
     case = Training(Model(tuple(rows), *model), kind, clip)
@@ -201,10 +203,10 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
-    """Take the first steps with every implementation. Raise RuntimeError if their losses differ, or if tables differ
-    that must have the same bits.
+    """Take the first steps with every implementation. Raise RuntimeError if losses differ, or if the tables of two
+    implementations in `SAME_BITS` differ.
 
-    If a label says that the implementation computes another step, only the loss of its first step is compared.
+    If a label ends in a remark in brackets, the implementation takes only one step, and only its loss is compared.
     """
     expected: Any = None
     for label, variant in variants.items():

@@ -1,7 +1,8 @@
 """The part "updates": steps of islices' optimizers and of each framework's optimizers.
 
 The gradient has duplicates, as after a lookup. Every implementation has a separate table and state with the same
-initial values. Before the timing, the result of the first step is compared with the formula in float64.
+initial values. Before the timing, the result of the first step is compared with the formula in float64, unless the
+label says that the call does less.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ COALESCED = " (of a gradient coalesced before)"
 
 
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure a step of every optimizer in the job."""
     name = job["backend"]
     framework, block, B, copying = framework_of(name), block_of(name), get_backend(name), Copying(job["threads"])
     values = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)

@@ -1,4 +1,4 @@
-"""Define `Way`, an implementation that the bench measures, and find the modules of frameworks."""
+"""Define `Way`, an implementation that the bench measures, and import the modules of frameworks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """An implementation of a training, which starts with new tables."""
+    """A measured implementation of a training, with separate tables."""
 
     step: Call
     """A function that takes the next step; the returned result may still be pending."""
     tables: Callable[[], list[Any]]
-    """A function that returns the present tables."""
 
     def timed(self) -> Any:
-        """Take a step and return everything that a caller waits for: the result and the tables."""
+        """Take a step and return (result, tables). A caller waits for the result and for the tables."""
         return self.step(), self.tables()
 
 
@@ -27,7 +26,6 @@ Ready = Callable[[], Way]
 
 
 def framework_of(name: str) -> Any:
-    """Return the module in frameworks/ of the given framework."""
     return importlib.import_module(f"islices.conformance.tools.bench.frameworks.{name}")
 
 

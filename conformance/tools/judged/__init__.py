@@ -1,11 +1,12 @@
-"""Compare the optimizers of many libraries with their documented formulas. docs/judged.md has the scores.
+"""Compare the optimizers of many libraries with their documented formulas. docs/judged.md has a summary and the
+findings.
 
 entry.py      `Judged`: a library's call, its formula and its step
 libraries/    the entries, one module per library
 judging.py    judges the entries of a library, in a separate process
 processes.py  runs these processes, by environment
-page.py       the tables, and the output of each finding's script
+page.py       the tables, and the list of findings
 __main__.py   the run, and the rewritten page
 
-    python -m islices.conformance.tools.judged --python .venv-judged/bin/python --node .venv-judged
+    python -m islices.conformance.tools.judged --python .venv-judged/bin/python
 """

@@ -23,9 +23,10 @@ class Judged(NamedTuple):
     formula : str
         The formula that the library documents, or an identical formula of another framework.
     step : callable
-        The step in the form of `islices.conformance.judge`.
+        The step function for `islices.conformance.judge`.
     variant : str
-        The implementation, such as "fused", if the call has several. Each implementation is a column of the table.
+        The implementation, such as "fused", if the call has several implementations. Each implementation is a column of
+        the table.
     """
 
     call: str
@@ -40,8 +41,8 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a function accepts. Omit other options if they are off; raise NotImplementedError if they
-    are on."""
+    """Return the options that a function accepts. Omit other options that are off, and raise NotImplementedError for
+    other options that are on."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)
@@ -51,7 +52,8 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that omits some options, as users who do not pass them would call it."""
+    """Return a step that raises NotImplementedError if one of the options `names` is on, and otherwise calls the given
+    step."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
@@ -62,7 +64,7 @@ def lacking(step: Step, *names: str) -> Step:
 
 
 def clip_of(clip: Callable[[Any, float], Any]) -> Step:
-    """Return a step that calls a function of (gradient, max_norm)."""
+    """Return a step that returns clip(gradient, max_norm)."""
     return lambda w, g, state, t, *, max_norm: clip(g, max_norm)
 
 

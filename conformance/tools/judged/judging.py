@@ -1,7 +1,7 @@
 """Judge the entries of a library in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-The program prints JSON lines: the missing module, or one line before and one line after each entry. So if the process
-crashes, its output shows the entry.
+The program prints JSON lines: the reason why the library does not load, or its version and two lines per entry. The
+program prints an entry's first line before the judging, so that the output shows the entry if the process crashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement as a line for the table: the scores over all trajectories, the cause, and the parts that were
+    """Return a judgement as JSON for the table: the scores over all trajectories, the cause, and the parts that were
     not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
@@ -37,7 +37,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """Judge an entry and return its line. An exception of the library is a result as well."""
+    """Judge an entry and return the entry's line. An exception of the library is a result as well."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:

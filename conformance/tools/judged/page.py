@@ -48,7 +48,7 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return each judged library once, with its entries in all processes."""
+    """Return each judged library once, with its entries from all processes."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -61,7 +61,7 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return the table of a library, with a line per call and a column per variant."""
+    """Return the table of a library, with a line per call and formula and a column per variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:
@@ -75,8 +75,9 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the text of a cell: the score of grade 1 if it is at most 1, else the score of grade 2. If both are above
-    1, return the likely mistake."""
+    """Return the text of a cell: the library's exception, the score of grade 1, or for grade 2 the scores of both
+    grades. Outside both grades, return the score of grade 1 with the likely mistake. Return "not judged" if there is no
+    score."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])
@@ -92,7 +93,8 @@ def _cell(entry: Line) -> str:
 
 # ---------------------------------------------------------------------- findings
 def finding(script: Path) -> str:
-    """Return a list item with the docstring of a finding's script, which is a sentence, and a link to the script."""
+    """Return a list item: the docstring of a finding's script, and a link to the script. The docstring is one
+    sentence."""
     text = ast.get_docstring(ast.parse(script.read_text("utf-8")))
     assert text is not None, f"{script.name} has no docstring"
     return f"- {text} ([script](judged/{script.name}))"

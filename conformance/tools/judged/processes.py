@@ -1,6 +1,7 @@
 """Judge every library in a separate process, in the first environment that has it.
 
-If a process crashes during an entry, that is the result of the entry, and a new process continues with the next entry.
+If a process crashes during an entry, the crash is the result of the entry, and a new process continues with the next
+entry.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return the environment variables of a process. It uses this islices, and the programs of the given Python's
-    environment."""
+    """Return the environment variables of a process. The process imports this islices, and finds the programs next to
+    `python` first."""
     bin = str(Path(python).parent)  # not resolved, because the Python of a virtual environment is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
@@ -85,14 +86,14 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
 
 
 def _program(python: str) -> str:
-    """Return the absolute path of a program without resolving links."""
+    """Return the absolute path of a program without resolving links. A name without a folder stays as it is."""
     return os.path.abspath(python) if os.sep in python else python
 
 
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
-    """Run a script in the first environment that has its imports. Return {output}, or {missing} if there is no such
-    environment."""
+    """Run a script in the first environment that has its imports. Return {output}, or {missing} if no environment has
+    the imports."""
     script = script.absolute()
     return _first(pythons, lambda python: _printed([_program(python), str(script)], environment(python)))
 

@@ -1,1 +1,1 @@
-"""The modules of probes, by framework. Only separate processes import these modules."""
+"""The tables of probes, in modules named after frameworks. Only the process of prober.py imports these modules."""

@@ -57,7 +57,8 @@ def trained(ids: Any) -> jax.Array:
 
 
 def scanned(delta: jax.Array) -> Any:
-    """Return a loss that `lax.scan` computes in two rounds. Each round looks up rows and adds the same delta."""
+    """Return the loss of a `lax.scan` with two steps. Each step adds the same `delta` to the rows that the step looks
+    up."""
     step = lambda total, ids: (total + jnp.sum((TABLE[ids] + delta) * ids[:, None]), None)  # noqa: E731
     return lax.scan(step, 0.0, jnp.array([[1, 2], [3, 0]]))[0]
 
@@ -67,7 +68,7 @@ def half_ones() -> jax.Array:
 
 
 def grown() -> bool:
-    """Return True if the gradient of a gather allocates memory of the table's size."""
+    """Return True if a gather's gradient needs more memory than half of the table."""
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2

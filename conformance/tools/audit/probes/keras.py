@@ -24,7 +24,7 @@ STORED = "the stored values are clipped: too little where duplicates add up, too
 
 
 def stepped(optimizer: Any, grad: Any, start: float = 1.0) -> np.ndarray[Any, Any]:
-    """Return a table that is filled with `start`, after one step."""
+    """Take one step on a table filled with `start`, and return the new table."""
     weights = keras.Variable(np.full((ROWS, 2), start, np.float32))
     optimizer.apply_gradients([(grad, weights)])
     return np.asarray(weights)

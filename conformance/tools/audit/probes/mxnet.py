@@ -80,7 +80,8 @@ def written_read_only() -> Any:
 
 # ---------------------------------------------------------------------- lookups
 def trained(ids: Any) -> Any:
-    """Return the gradient of the sum of the rows that an embedding layer looks up."""
+    """Look up `ids` in an embedding layer, and differentiate the sum of the rows. Return the table's gradient as a
+    dense array."""
     layer = mx.gluon.nn.Embedding(ROWS, 2)
     layer.initialize(mx.init.One())
     with mx.autograd.record():

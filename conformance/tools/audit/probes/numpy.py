@@ -1,4 +1,4 @@
-"""Probes of NumPy. All host paths of islices use NumPy's arithmetic."""
+"""Probes of NumPy, whose arithmetic islices uses on the host."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ SATURATED = [[4096], [0], [0], [0]]
 
 
 def dense(x: Any) -> np.ndarray[Any, Any]:
-    """Return the contents of a tensor in float64, which represents every value of torch's formats exactly."""
+    """Return a tensor as a dense float64 array. float64 represents every number of torch's other float formats
+    exactly."""
     return x.detach().to_dense().double().numpy()  # type: ignore[no-any-return]
 
 
@@ -75,7 +76,7 @@ def clip_norm(gradient: list[float], bound: float) -> Any:
 
 
 def layout(read: Any) -> str:
-    """Return the layout of the gradient of read(table, ids), "row-sparse" or "other"."""
+    """Return the layout of the table's gradient after the lookup read(table, ids): "row-sparse" or "other"."""
     weight = table()
     read(weight, IDS).sum().backward()
     assert weight.grad is not None
@@ -83,7 +84,7 @@ def layout(read: Any) -> str:
 
 
 def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
-    """Return the gradient of a lookup. The upstream gradient is ones by default."""
+    """Return the gradient of the table after a lookup. By default, the upstream gradient consists of ones."""
     weight = table()
     embedding(ids, weight, **{"sparse": True, **options}).backward(
         torch.ones(len(ids), 2) if upstream is None else upstream
@@ -92,7 +93,8 @@ def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
 
 
 def overwritten(ids: torch.Tensor, upstream: torch.Tensor, part: str) -> Any:
-    """Return a part of the gradient after the caller has overwritten the ids and the upstream gradient."""
+    """Return a part of a lookup's gradient after the ids and the upstream gradient were overwritten. `part` is the name
+    of a method, such as "_indices"."""
     gradient = looked_up(ids, upstream)
     ids.fill_(3)
     upstream.zero_()
@@ -151,8 +153,7 @@ def half_done() -> Any:
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Return "stepped" or "skipped": the behaviour of a GradScaler for a gradient that contains the value twice in one
-    row."""
+    """Return "stepped" if a GradScaler takes the step for a gradient with `value` twice in one row, else "skipped"."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))

@@ -1,4 +1,4 @@
-"""Probes of torch.compile. They compare torch's compiled optimizers and lookups with the same code in eager mode."""
+"""Probes of torch.compile: the first steps of compiled optimizers, and a compiled lookup of an id out of range."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """The code that users of each framework write without islices, one module per framework.
 
 Each module has
-    zeros(shape), ones(shape)   float32 arrays that `updates` accepts, with memory that is already allocated
+    zeros(shape)                a float32 table that a step can update, with memory that is already allocated
     updates(kind, values, ids, rows) -> {label: ready}
-        An optimizer's step on a table of zeros. Calling ready makes a `Way` with a new table.
+        An optimizer's step on a table of zeros. Each call of ready() makes a `Way` with a new table.
     small(values, ids, rows, max_norm) -> {operation: {label: call}}
 and each module of a framework that differentiates also has
+    ones(shape)                 a float32 table of ones
     table(array), total(x)      writable weights; the sum of all elements
     compiled(step, tables, states)
         The compiled step, which is called as step(tables, states, *batch) -> (tables, states, result).
@@ -14,5 +15,5 @@ and each module of a framework that differentiates also has
     gradient(table, ids, upstream) -> {label: call}
         The calls of islices, then the calls of the framework.
 
-A label ends in a remark in brackets if the framework's call computes another step.
+If a call does less or other work than islices, the label ends in a remark in brackets.
 """

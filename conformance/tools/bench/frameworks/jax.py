@@ -27,8 +27,8 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, on_host: bool) -> Way:
-    """Return a step that is written by hand on the rows of the batch. `gradient(rows, place, *batch)` returns (loss,
-    g), where `place` is the position of each id's row in `rows`."""
+    """Return an implementation that is written by hand and updates only the rows of the batch. `gradient(rows, place,
+    *batch)` returns (loss, gradients of the rows), where `place` is the position of each id's row in `rows`."""
     arrays = [start, *(zeros(shape) for shape in shapes(kind, *start.shape))]
     rows, times = len(start), count(1)
 

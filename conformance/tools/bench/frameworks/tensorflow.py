@@ -36,8 +36,8 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, graph: bool = True) -> Way:
-    """Return a step that is written by hand on the rows of the batch. `gradient(table, ids, batch)` returns (loss, row
-    numbers, sums of the rows)."""
+    """Return an implementation that is written by hand and updates only the rows of the batch. `gradient(table, ids,
+    batch)` returns (loss, distinct row numbers, one gradient per distinct row)."""
     arrays = [tf.Variable(start), *(zeros(shape) for shape in shapes(kind, *start.shape))]
     times = count(1)
 

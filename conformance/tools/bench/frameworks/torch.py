@@ -45,7 +45,7 @@ def _states(kind: str, rows: int, dim: int) -> list[torch.Tensor]:
 
 
 def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.Tensor, t: int) -> None:
-    """Update the rows of distinct ids with the optimizer's formula, in place if possible."""
+    """Update `arrays`, the table and its state, in place. `ids` are distinct rows, and g has one gradient per row."""
     w, *state = arrays
     if kind == "sgd":
         w.index_add_(0, ids, g, alpha=-RATE)
@@ -65,7 +65,8 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 
 
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return FBGEMM's layer and views of its tables. The layer sums bags, and steps within the backward pass."""
+    """Return FBGEMM's layer and views of its tables. The layer sums bags, and runs the optimizer in the backward
+    pass."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -127,7 +128,8 @@ def _loss(bags: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None]]) -> Way:
-    """Return an implementation: torch's sparse backward pass, followed by the given step on its gradients."""
+    """Return an implementation that runs torch's sparse backward pass and then a step. `stepped(parameters)` returns
+    the function that takes the step."""
     parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in problem.start()]
     step, feed = stepped(parameters), problem.feed(torch.from_numpy, torch.from_numpy)
 
@@ -148,7 +150,8 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return an implementation: torch's sparse backward pass, followed by the step of a torch optimizer."""
+    """Return a function that makes an implementation: torch's sparse backward pass, `clip` if given, and the step of
+    the optimizer class `make`."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
@@ -176,7 +179,7 @@ def more_of_ours(problem: Problem) -> dict[str, Ready]:
 
 
 def _clip_coalesced(parameters: list[Any]) -> None:
-    """Clip coalesced gradients by hand, because `torch.nn.utils.clip_grad_norm_` raises an error for sparse
+    """Coalesce the gradients and clip them by hand, because `torch.nn.utils.clip_grad_norm_` raises an error for sparse
     gradients."""
     for p in parameters:
         p.grad = p.grad.coalesce()
@@ -205,8 +208,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return the sums of the rows. They are computed directly from the gradient of the bags, without one slice per
-        id."""
+        """Return an implementation that sums the gradients of rows directly from the gradient of the bags, without one
+        slice per id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)

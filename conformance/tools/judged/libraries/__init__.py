@@ -1,1 +1,2 @@
-"""The judged libraries. Each library has a module with `LIBRARY`, the name of its distribution, and `entries()`."""
+"""The judged libraries. Each library has a module with `LIBRARY`, the name of the library's distribution, and
+`entries()`."""

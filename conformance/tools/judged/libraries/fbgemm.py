@@ -1,4 +1,4 @@
-"""FBGEMM's split table-batched embeddings on the CPU, whose optimizer runs in the backward pass."""
+"""FBGEMM's split table-batched embeddings on the CPU. The optimizer runs in the backward pass."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LIBRARY = "fbgemm_gpu"
 
 
 def fbgemm_step(name: str, features: int = 1) -> Step:
-    """Return a step on a table from which features look up one bag per slice. The bags of a second feature are
-    empty."""
+    """Return a step on one table that one or two features share. The first feature has one bag per slice; the bags of a
+    second feature are empty."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:
         rows, width = w.shape

@@ -1,4 +1,4 @@
-"""The optimizers of optax. Each call of `update` is judged in eager mode and compiled by jax.jit."""
+"""The optimizers of optax. The `update` of each optimizer is judged in eager mode and compiled by jax.jit."""
 
 from __future__ import annotations
 

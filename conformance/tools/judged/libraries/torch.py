@@ -44,14 +44,15 @@ def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def recompiled(function: Any) -> Any:
-    """Return a compiled function after a reset of the compiler. Otherwise torch compiles a function at most eight
+    """Reset the compiler, and return the compiled function. Without the reset, torch compiles a function at most eight
     times, and then runs it in eager mode."""
     torch.compiler.reset()
     return torch.compile(function)
 
 
 def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
-    """Return the step of a class that has the interface of torch.optim.Optimizer."""
+    """Return the step of a class that has the interface of torch.optim.Optimizer. `states` and `names` map the
+    formula's states and options to the names of the class."""
 
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:

@@ -16,8 +16,7 @@ LIBRARY = "torchrec"
 
 
 def adagrad_step() -> Step:
-    """Return a step on dense gradients. Rows without a gradient have zeros there, and do not change unless there is
-    decay."""
+    """Return a step on dense gradients. Rows without slices have zero gradients, and change only with weight decay."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         if t == 1:

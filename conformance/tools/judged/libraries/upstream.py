@@ -19,8 +19,10 @@ F = np.float32
 
 
 def adam(wrong: bool, coupled: bool) -> Any:
-    """Return a step of Adam with coupled or decoupled decay. With `wrong`, the decay is decoupled instead of coupled,
-    or decoupled decay follows the update."""
+    """Return a step of Adam with coupled or decoupled decay.
+
+    With `wrong`, decoupled decay replaces coupled decay, or decoupled decay follows the update instead of preceding it.
+    """
 
     def step(
         w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
@@ -39,7 +41,8 @@ def adam(wrong: bool, coupled: bool) -> Any:
 
 
 def rowwise(wrong: bool) -> Any:
-    """Return a step of row-wise Adagrad with L2. With `wrong`, it has the formula of the test's reference."""
+    """Return a step of row-wise Adagrad with L2. With `wrong`, the decay is applied twice, as in the test's
+    reference."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         rows, places = np.unique(g.indices, return_inverse=True)
