@@ -2,9 +2,9 @@
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
 functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ
-by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, the gradients differ as
-well. The allowance for the gradients includes `GROWTH` times the relative distance of the tables, over the rows in the
-step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
+by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, outputs, loss and
+gradients differ as well. Their allowance includes `GROWTH` times the relative distance of the tables, over the rows in
+the step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
 
 **Clipping** is a projection: in the 2-norm, clipping does not increase the distance between two gradients.
 
@@ -104,13 +104,14 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Judge each tensor with the allowance `factor` times the eps of the narrower type times the norm."""
+    """Return the `Found` of the tensor that uses most of its allowance: `factor` times the 2-norm times eps of the less
+    precise dtype."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between two steps. The allowance depends on their distance at the end of the
-    first step. Return None if no table changed."""
+    """Judge the tables that a side changed between two consecutive steps; return None if there are none. The allowance
+    depends on the distance of these tables after the first step."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []
@@ -142,7 +143,7 @@ def _drift(now: Steps) -> float:
 
 
 def _together(found: Mapping[str, tuple[float, float, float]]) -> tuple[float, float]:
-    """Return (distance, norm) of all tensors together."""
+    """Return (distance, norm) of all tensors together, from the distance and norm of each tensor."""
     apart, size = (math.hypot(*(x[k] for x in found.values())) for k in (0, 1))
     return apart, size
 
@@ -161,14 +162,15 @@ def _gap(now: Steps) -> float:
 
 
 def _coarsest(now: Steps) -> float:
-    """Return the largest eps of a step's arrays. It is used for the loss, because a float32 loss may be recorded as a
-    Python float."""
+    """Return the largest eps of a step's outputs, gradients and tables. The loss needs it, because a float32 loss may
+    be recorded as a Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 
 
 def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
-    """Judge values that were computed from tables with the relative distance `drift`."""
+    """Judge values that were computed from tables with the relative distance `drift`. `least` is the smallest eps to
+    use."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
     total = _together(known)[1]
     found = furthest(
@@ -183,8 +185,8 @@ def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> F
 
 
 def _clipped(raw: tuple[Leaves, Leaves], clipped: tuple[Leaves, Leaves], drift: float) -> Found:
-    """Judge clipped gradients. The distance of all clipped tensors together must not exceed the distance of the raw
-    tensors."""
+    """Judge the clipped gradients. Except for rounding, all clipped tensors together must not be further apart than the
+    raw tensors. Without raw gradients, judge each tensor by its norm."""
     before, after = distances(raw), distances(clipped)
     if not before or not after:
         return _by_norm(clipped, drift)
