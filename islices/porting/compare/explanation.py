@@ -1,4 +1,4 @@
-"""Define `Explanation`: the causes that make two sides equal, in words, with their evidence.
+"""Define `Explanation`: the causes that make two sides equal, in words, with the evidence for these causes.
 
 An explanation has one or two causes; each cause needs enough evidence separately (`islices.porting.compare.evidence`).
 """
@@ -47,5 +47,5 @@ class Explanation:
 
 
 def name_sides(text: str, names: tuple[str, str]) -> str:
-    """Return a sentence in which the names of the sides replace {a} and {b}."""
+    """Return a text in which the names of the sides replace {a} and {b}."""
     return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)

@@ -56,7 +56,7 @@ class Recipe:
 
 
 def stepped(recipe: Recipe, e: Elements) -> Array:
-    """Return the elements of the table that the recipe computes for one step."""
+    """Return the elements of the table after one step of the recipe."""
     formula = recipe.formula
     hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
@@ -81,7 +81,8 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 
 
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
-    """Return the distance from the result of `stepped` that rounding may cause in a framework's step, for each element.
+    """Return the distance from `after`, the result of `stepped`, that rounding may cause in a framework's step, for
+    each element.
 
     The table is rounded once, or twice with decay. Each quotient, root or product of the step has an error of one eps,
     at most sixteen in total. Earlier roundings, in sums of duplicates and in running means, propagate through the rule;
@@ -114,7 +115,7 @@ def corrected_digits(beta2: float, t: int) -> float:
 
 
 def quick_bound(e: Elements, after: Array) -> Array:
-    """Return the part of the bound that is the same for every recipe."""
+    """Return the part of the bound that is the same for every recipe: the rounding of the table and of the step."""
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result
