@@ -25,7 +25,7 @@ CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
+    """A mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         ``global_clipnorm`` the norm of all gradients (`islices.clip_by_global_norm`), ``clipvalue`` each element
         (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
     semantics : str
-        The library whose factor clips: "islices", or another that the function of islices accepts, such as "keras".
-        Duplicates are summed first in any case. SPEC clause 11.
+        The library whose clip factor is used: "islices", or another that the function of islices accepts, such as
+        "keras". Duplicates are summed first in any case. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
         The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
         gradient by zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
@@ -112,7 +112,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         super().apply(checked + grads[len(checked) :], trainable_variables)
 
     def _checked(self, grad: Any, variable: Any) -> Any:
-        """Return a valid gradient in a form that may be divided."""
+        """Return a gradient in a form that Keras can divide by numbers. Raise an error if the gradient is invalid."""
         accepted(grad, variable, validate=True)
         return native.divisible(grad, variable)
 
@@ -131,7 +131,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def check_replicas(optimizer: Any, replicas: int) -> None:
-    """Raise ValueError for micro-batches under several replicas, which Keras lacks."""
+    """Raise ValueError if the optimizer has micro-batches and there are several replicas, because Keras does not
+    support this."""
     steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None)
     if steps and replicas > 1:
         raise ValueError(

@@ -65,7 +65,7 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
     return kind
 
 
@@ -76,7 +76,8 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return True if the current step is taken, or a traced flag that is true if so."""
+    """Return the traced flag of the current step, which is true if the step is taken. Without a traced flag, return
+    True."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 

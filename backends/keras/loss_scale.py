@@ -18,7 +18,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
+    """A keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Duplicates are summed first. If a sum is not finite, the optimizer takes no step and halves the scale. In a compiled
-    step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
+    Duplicates are summed before the check. If a number is not finite, the optimizer takes no step and halves the scale.
+    In a compiled step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
 Keras divides gradients by its loss scale; `IndexedSlices` supports the division. On TensorFlow gradients stay
-tf.IndexedSlices, because tf.distribute sums only those over replicas (tensorflow.py). May import: `keras`, the core.
+tf.IndexedSlices, because tf.distribute sums no other sparse gradients over replicas (tensorflow.py). May import:
+`keras`, the core.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def as_array(gradient: Any) -> Any:
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class of optimizers that clips where Keras clips, after loss scale and micro-batches. It clips the sums of
-    duplicates."""
+    """A base class of optimizers that clips where Keras clips, after the loss scale and micro-batches. Duplicates are
+    summed before the clip."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():

@@ -79,7 +79,7 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def summed(leaf: IndexedSlices) -> IndexedSlices:
-    """Return slices with their duplicates summed."""
+    """Return slices with their duplicates summed. Under XLA the slots of duplicates remain, with zeros."""
     if not compiled_by_xla():
         return coalesce(leaf)
     sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
@@ -92,8 +92,8 @@ cast = tf.cast
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together: those of the model's strategy or, without a model, of
-    the current strategy."""
+    """Return the number of replicas that take a step together, in the model's strategy or, without a model, in the
+    current strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -113,7 +113,7 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
     return kind
 
 

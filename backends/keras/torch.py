@@ -85,8 +85,8 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has. On torch, `__new__` of
-    keras.optimizers' classes returns an object of another class."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes. On torch, `__new__` of `kind`
+    makes objects of another class."""
     return type(kind())
 
 

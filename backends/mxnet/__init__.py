@@ -1,9 +1,9 @@
 """The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, the only one with row_sparse.
 
-It handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles its import:
+The adapter handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles the import of MXNet:
 
-- Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half of the
-  powers of two beyond 2**60. So a scalar that float32 cannot represent is passed as an array.
+- Operators parse Python scalars from text. A quarter of float64 scalars, and half of the powers of two beyond 2**60,
+  get an error in the last place. So a scalar that float32 cannot represent is passed as an array.
 - Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means "copy
   this dimension". A reduction of an empty array fails later, in another thread.
 - MXNet's Python code has a structured dtype for bfloat16. Conversion to bfloat16 truncates, so the host rounds instead.

@@ -41,7 +41,7 @@ def clip_global_norm(
     arrays : list of NDArray
         Dense or row_sparse, of floating dtypes, on any contexts.
     max_norm : float
-        Not negative.
+        The largest norm; it must not be negative.
     check_isfinite : bool
         Warn if the norm is NaN or infinite; this check waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
@@ -94,7 +94,7 @@ def _listed(arrays: Any) -> list[Any]:
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return x as an array of mx.nd on the same memory; raise an error for an invalid one."""
+    """Return x as an array of mx.nd on the same memory. Raise TypeError or ValueError if x is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
@@ -112,7 +112,7 @@ def _legacy(x: Any, position: int) -> Any:
 
 
 class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
-    """mxnet.gluon.Trainer that clips the gradients of all parameters together before each update.
+    """An mxnet.gluon.Trainer that clips the gradients of all parameters together before each update.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
 
 
 def _with_delta(out: Any) -> tuple[Any, Any]:
-    """Return out + delta, and delta, which is -0.0 everywhere and changes no bit."""
+    """Return (out + delta, delta). delta is -0.0 everywhere, so the sum has the bits of out."""
     rows = out.as_nd_ndarray()
     with mx.util.np_shape(True):
         with paused():

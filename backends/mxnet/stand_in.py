@@ -1,4 +1,4 @@
-"""Import MXNet 1.9.1 with a NumPy that has lost names MXNet still reads (np.bool, np.PZERO, np.mirr, ...).
+"""Import MXNet 1.9.1 with a NumPy that lacks names which MXNet reads (np.bool, np.PZERO, np.mirr, ...).
 
 MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
 other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
@@ -27,7 +27,8 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """Return the module ``mxnet``. If the module is not imported yet, import it with the stand-in, without a warning.
+    """Return the module ``mxnet``. If no module has imported MXNet yet, import MXNet with the stand-in and without
+    warnings.
 
     Raises
     ------

@@ -34,7 +34,8 @@ class Source(NamedTuple):
 
     @property
     def watched(self) -> bool:
-        """True if the table has a recorder of a differentiation, and not one that every traced table has."""
+        """Return True if the table has a recorder of a differentiation. A recorder that every traced table has does not
+        count."""
         return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
@@ -64,8 +65,8 @@ class LayerUse:
     offsets: Array | None = None  # the starts of bags in 1-D ids; without a combiner, the starts of samples
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
-    #: a function that returns an object while a backward pass may still set upstream, else None; no function if that is
-    #: unknown
+    #: a function that returns an object while a backward pass may still set upstream, and None afterwards; None instead
+    #: of the function if the framework does not know this
     awaited: Callable[[], object] | None = None
 
 

@@ -16,7 +16,8 @@ Opened = tuple[list[Host], list[Array]]
 
 
 class Look(NamedTuple):
-    """The facts about the arrays of a call that the core needs first, one item per array. `Backend.look` returns it."""
+    """The properties of a call's arrays that the core needs first, one item per array. `Backend.look` returns a
+    `Look`."""
 
     dtypes: list[str]
     shapes: list[Shape]
@@ -41,8 +42,8 @@ def view_span(view: Host) -> tuple[int, int]:
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
     """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if the elements of one dimension lie in gaps between those of another. No array has such
-    strides in practice.
+    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. No
+    array has such strides in practice.
     """
     if 0 in shape:
         return False
@@ -79,7 +80,7 @@ class Memory(Arrays):
         """Return `dtype`, `shape`, `is_traced` and `host_view` of each array.
 
         If `views` is False there are no views, because a view may have to wait until its array is computed. Override
-        this method only with a faster implementation, because every call of the library starts with it.
+        this method only with a faster implementation, because every call of the library starts with `look`.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []
