@@ -35,10 +35,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
     semantics : str
         The library whose clip factor is used: "islices", or another that the function of islices accepts, such as
-        "keras". Duplicates are summed first in any case. SPEC clause 11.
+        "keras". Duplicates are summed before the clip in any case. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
         The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
-        gradient by zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
+        gradient with zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
 
     Raises
     ------
@@ -48,8 +48,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     Notes
     -----
-    The optimizer's variables have the order and names of those of Keras's class, so a file that one class saved loads
-    in the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
+    The optimizer's variables have the same order and names as in Keras's class, so a file that one class saved loads in
+    the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
     (Keras clips each replica's share). Under XLA the slots of duplicates remain, with zeros.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
@@ -80,7 +80,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @classmethod
     def around(cls, stock: Any) -> Any:
-        """Change the class of Keras's optimizer to this one, with Keras's clips; the optimizer keeps its variables."""
+        """Change the class of Keras's optimizer to this class, with Keras's clip formulas. The optimizer keeps its
+        variables."""
         stock.__class__ = cls
         stock._set("keras", "propagate")
         return stock

@@ -60,7 +60,6 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together."""
     return 1
 
 
@@ -149,7 +148,7 @@ class DenseSum:
         return np.asarray(self.values.value)[ids], ids
 
     def load(self, values: Any, indices: Any) -> None:
-        """Replace the sum by one that `save` returned."""
+        """Replace the sum with a sum that `save` returned."""
         self.clear()
         self.values.assign(self.values.value.at[indices].set(values))
         self.named.assign(self.named.value.at[indices].set(True))

@@ -40,12 +40,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """Change the class of Keras's optimizer to this one; the optimizer keeps its variables."""
+        """Change the class of Keras's optimizer to this class. The optimizer keeps its variables."""
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite; in a sparse gradient, the sums of duplicates count."""
+        """Return True if all gradients are finite. In a sparse gradient, the sums of duplicates must be finite."""
         return super().check_finite([_sums(g) for g in grads])
 
     #: The method of Keras's LossScaleOptimizer uses a branch in XLA, and the branch copies tables. The base class's

@@ -23,7 +23,7 @@ __all__ = ["BACKEND", "native"]
 #: Keras's backend in this process.
 BACKEND: str = keras.backend.backend()
 
-#: Methods of Keras's optimizers that `Coalesced` and `Stepped` override.
+#: Methods of Keras's optimizers on which `Coalesced` and `Stepped` depend.
 HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
 if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
     raise ImportError(

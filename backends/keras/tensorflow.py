@@ -28,7 +28,7 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
 
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class of optimizers that clips after the gradients of all replicas have been added up."""
+    """A base class of optimizers that clips after the gradients of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Return the gradients unchanged, because Keras calls this method before it sums over replicas."""
@@ -65,7 +65,7 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- gradients
 class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
-    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor."""
+    """A tf.IndexedSlices that supports division by a number, because Keras divides gradients by loss_scale_factor."""
 
     def __truediv__(self, c: Any) -> DivisibleSlices:
         return DivisibleSlices(keras.ops.divide(self.values, c), self.indices, self.dense_shape)

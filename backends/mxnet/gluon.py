@@ -50,7 +50,7 @@ def clip_global_norm(
         clauses 10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with semantics
-        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values by zeros.
+        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values with zeros.
 
     Returns
     -------

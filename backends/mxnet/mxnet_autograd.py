@@ -4,8 +4,8 @@ This module handles these properties of MXNet's autograd:
 
 - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
   raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and, for
-  each variable, one more head: the variable's size. The gradient of such a head is zero, and MXNet leaves it out of the
-  sum.
+  each variable, one more head: the variable's size. The gradient of these heads is zero, and MXNet leaves zeros out of
+  the sum.
 - Without ``retain_graph`` MXNet releases the whole graph, including the part that was recorded outside the
   differentiated function.
 - `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
@@ -41,8 +41,8 @@ def paused() -> AbstractContextManager[Any]:
 
 
 def is_recorded(x: Any) -> bool:
-    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for such
-    arrays."""
+    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for arrays in the
+    graph."""
     if not autograd.is_recording():
         return False
     try:

@@ -60,7 +60,8 @@ def _forget_modules() -> None:
 
 # ---------------------------------------------------------------------- what MXNet's modules see
 def _function(name: str, successor: str = "") -> Callable[..., Any]:
-    """Return a function in place of one that NumPy has lost; it raises if NumPy has no successor.
+    """Return a function that replaces a function which NumPy has lost. It calls `successor`, or raises AttributeError
+    if there is none.
 
     Each call returns a separate function, because MXNet uses NumPy's functions as keys of dicts.
     """

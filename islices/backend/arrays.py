@@ -18,7 +18,7 @@ LoopState = tuple[Array, ...]
 
 
 class Arrays(Part):
-    """The part of dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
+    """The part for dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
 
     Attributes
     ----------

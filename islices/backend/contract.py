@@ -77,8 +77,8 @@ class Part:
     """The common base class of the parts of `Backend`."""
 
     name: ClassVar[str]
-    #: a function (primitive, *args, **static) -> the host's result. `islices.core.modes`, which imports this module,
-    #: sets the attribute
+    #: a function (primitive, *args, **static) -> the result that NumPy computes. `islices.core.modes`, which imports
+    #: this module, sets the attribute
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:

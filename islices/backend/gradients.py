@@ -140,7 +140,8 @@ GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 class Gradients(Arrays):
-    """The part of gradients: the framework's differentiation, of functions of islices and of stock layers."""
+    """The part for gradients: the framework's differentiation of functions of islices, and gradients of stock
+    layers."""
 
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
@@ -204,7 +205,7 @@ class Gradients(Arrays):
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
         leaves, or the string "auto" or "always". If `fn` reads a marked leaf other than by rows, the method raises
-        TypeError; with a string the leaf's gradient is dense instead. `fn` has checked the loss.
+        TypeError; if `sparse` is a string, the leaf's gradient is dense instead. `fn` has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",
@@ -244,8 +245,8 @@ class Gradients(Arrays):
     def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
         """Return a context in which each call of a stock embedding layer of `model` appends a `LayerUse` to `uses`.
 
-        The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with weights
-        that several layers share under the first name. If a stock output layer shares the weights, a call of that layer
+        The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
+        weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
         The model is restored when the context ends, also after an exception; weights and results do not change.
         TypeError names a layer that cannot be hooked, and the reason.

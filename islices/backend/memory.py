@@ -56,7 +56,7 @@ def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bo
 
 
 class Memory(Arrays):
-    """Memory: views for the host, and tables that change in place."""
+    """The part for memory: views for the host, and tables that change in place."""
 
     # ------------------------------------------------------------------ the host's
     def host_view(self, x: Array) -> Host | None:

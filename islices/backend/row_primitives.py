@@ -84,7 +84,7 @@ class Slots(NamedTuple):
 
 
 class RowPrimitives(Arrays):
-    """The part of rows: the framework's sparse objects, indices, sums of slices, tables.
+    """The part for rows: the framework's sparse objects, indices, sums of slices, tables.
 
     Attributes
     ----------

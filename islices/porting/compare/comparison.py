@@ -80,7 +80,6 @@ class Whole:
         return self.rows(lambda ids: contained(ids, some))
 
     def blocks(self) -> Iterator[TwoSides]:
-        """Yield all rows of both sides, block by block."""
         rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
         for ends in pairwise([0, *np.union1d(self.a.ids[rows::rows], self.b.ids[rows::rows]), END]):
             yield self.rows(partial(_between, ends))
@@ -201,8 +200,7 @@ class Comparison:
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Yield (number of the tensor, a block of the tensor's rows) until all rows are read. All changes are applied
-        to the rows."""
+        """Yield (number of the tensor, some rows of the tensor after all changes), block by block, for all rows."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return

@@ -124,7 +124,6 @@ class TensorDifference:
 
 
 def measure(a: Stored, b: Stored) -> TensorDifference:
-    """Compare one tensor of both sides."""
     head: dict[str, Any] = {
         "name": a.name, "name_b": b.name, "kinds": (_kind(a), _kind(b)), "dtypes": (a.dtype, b.dtype),
         "shapes": (a.shape, b.shape), "slots": (len(a.slot_ids), len(b.slot_ids)), "norms": (a.norm, b.norm),

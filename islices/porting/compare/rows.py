@@ -27,7 +27,7 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: The bits of each type's significand; for integers, the bits of float64's significand.
+#: The bits of each type's significand; for integers, the bits of the largest number, at most float64's 53.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
@@ -78,7 +78,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots; None if they are unknown."""
+        """Return the norm of the unsummed slots; None if the slots are unknown."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:

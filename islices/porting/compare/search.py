@@ -131,8 +131,8 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 # ---------------------------------------------------------------------- factors
 def _by_factors(now: Comparison) -> Iterator[Explanation]:
-    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one for each
-    side, the first that holds."""
+    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one explanation
+    for each side, the first that holds."""
     for cause in CAUSES.values() if None not in now.elements else ():
         sides = set()
         for f in cause.foretell(now) if cause.foretell else ():

@@ -1,7 +1,7 @@
 """Read a leaf of any framework for comparison: the slots and the coalesced rows, as host arrays.
 
-The time and memory for a sparse leaf depend on the number of stored rows, not on the size of the table. For a dense
-leaf, they depend on the number of elements.
+The time and memory for a sparse leaf depend on the number of stored rows, not on the size of the table. The time and
+memory for a dense leaf depend on the number of elements.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Stored:
 
     @property
     def has_duplicates(self) -> bool:
-        """Return True if a row has several slots."""
         return len(self.slot_ids) > len(self.ids)
 
     @lazy_property
@@ -179,7 +178,7 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def row_tops(sizes: Array) -> Array:
-    """Return the largest number of each row, or 0 if it is negative; the result has shape (k,)."""
+    """Return the largest number of each row, an array of shape (k,). Negative results become 0."""
     tops: Array = matrix(sizes).max(axis=1, initial=0.0)
     return tops
 

@@ -73,8 +73,8 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain the difference of tables or states: compare all tensors together, then only `tensor`. If `diff` finds no
-    cause for all together, use `instead`."""
+    """Explain the difference of tables or states. Compare all tensors together, and use `instead` if `diff` finds no
+    cause. If `instead` is empty as well, compare only `tensor`."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found

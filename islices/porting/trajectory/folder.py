@@ -1,7 +1,8 @@
 """Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
 Tables and states change little from step to step. After the first step, a recording omits unchanged tables and states.
-If at most half of the rows of a float table have changed, it contains slices with the new values of these rows.
+If at most half of the rows of a float table have changed, the recording contains slices with the new values of these
+rows.
 
 May import: `numpy`, the core, this folder.
 """

@@ -80,7 +80,7 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """Return the lines of a table. For each position, it has the distance that uses most of the allowance, and the
+    """Return the lines of a table with one line per position: the distance that uses most of its allowance, and the
     share of the allowance."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:

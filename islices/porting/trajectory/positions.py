@@ -49,7 +49,6 @@ class Step:
     framework: str = ""
 
     def get(self, position: str) -> Leaves:
-        """Return the leaves at a position, or an empty dict if the step does not have the position."""
         return self.trees.get(position, {})
 
     @property

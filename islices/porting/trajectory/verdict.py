@@ -70,7 +70,8 @@ class Verdict:
 
 
 def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
-    """Judge a step in which the tensors of b have their names in a. Add the step to `past`, and remarks to `notes`."""
+    """Judge a step in which the tensors of b have the names of the tensors of a. Add the step to `past`, and remarks to
+    `notes`."""
     pairs = (now.common(position) for position in now.a.trees)
     same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
     verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
@@ -131,7 +132,8 @@ def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
 
 
 def _drift(now: Steps) -> float:
-    """Return the relative distance of the tables before a step, over the rows in the step's gradients."""
+    """Return the relative distance of the tables before a step. If both gradients of a table are sparse, only the rows
+    of the gradients count."""
     before: tuple[Leaves, Leaves] = {}, {}
     for name, *tables in _tables(*now.common("tables")):
         applied = [s.applied.get(name) for s in now]
@@ -169,7 +171,7 @@ def _coarsest(now: Steps) -> float:
 
 
 def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
-    """Judge values that were computed from tables with the relative distance `drift`. `least` is the smallest eps to
+    """Judge values that were computed from tables whose relative distance is `drift`. `least` is the smallest eps to
     use."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
     total = _together(known)[1]

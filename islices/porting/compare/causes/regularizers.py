@@ -56,7 +56,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
 
 def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
     """Return (the line that adds the penalties to the loss, the line that removes them). Each strength has one term; if
-    there are several, a term names its tables."""
+    the strengths differ, each term names its tables."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)

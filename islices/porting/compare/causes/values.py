@@ -75,7 +75,7 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix="loss = -loss")
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the other side computed its slots in a 16-bit type and stored them in a wider type."""
+    """Propose that one side computed its slots in a 16-bit type and stored the slots in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for x, y, pair in both.sides(which):

@@ -1,7 +1,7 @@
-"""Define `Recipe`, one optimizer with all settings of its step, and compute its step for single elements.
+"""Define `Recipe`, one optimizer with all settings of its step, and compute the step for single elements.
 
-The formulas are the formulas of `islices.optim`. They run in float64, with hyperparameters rounded as the semantics
-rounds them.
+The formulas are the formulas of `islices.optim`. The formulas run in float64, with hyperparameters rounded as the
+semantics rounds them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Recipe:
         return self.settings.get(name)
 
     def having(self, **settings: Any) -> Recipe:
-        """Return a copy of the recipe with the given settings changed."""
         return replace(self, settings={**self.settings, **settings})
 
     @lazy_property
@@ -105,8 +104,8 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the relative error of step t, in eps, if beta2 and beta2^t are float32 and cancellation amplifies their
-    error in 1 - beta2^t.
+    """Return the relative error of step t, in eps, if beta2 and beta2^t are rounded to float32 before the bias
+    correction 1 - beta2^t.
 
     Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. See grade
     2 in SPEC clause 28.

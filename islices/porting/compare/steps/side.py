@@ -111,7 +111,6 @@ class Side:
         return self._elements(np.unique(np.concatenate(some)))
 
     def blocks(self) -> Iterator[Elements]:
-        """Yield the elements of all rows, block by block."""
         for part in blocks(len(self.before.values), self.before.row_shape):
             yield self._elements(np.arange(part.start, part.stop))
 
