@@ -104,7 +104,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, and check all of them before any variable changes."""
+        """Apply gradients as Keras does, and check all gradients before any variable changes."""
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)

@@ -33,14 +33,14 @@ def row_sparse(model: Model) -> Model:
     Parameters
     ----------
     model : keras.Model
-        A sequential, functional or subclassed model. It need not be built or compiled yet. Pass the model that you fit,
-        not a part of it.
+        A sequential, functional or subclassed model. The model need not be built or compiled yet. Pass the model that
+        you fit, not a part of it.
 
     Returns
     -------
     keras.Model
-        The same object. Its class, weights, names and configuration do not change. A copy of the model that Keras makes
-        (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
+        The same object. The model's class, weights, names and configuration do not change. A copy of the model that
+        Keras makes (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
 
     Raises
     ------

@@ -4,7 +4,7 @@ mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product o
 MXNet's function turns a sparse gradient into a whole table, and a NaN norm fills all rows. This module keeps the
 gradient's type and rows, and a training script only changes its import.
 
-May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. With "zero" the optimizer gets zeros: momentum still changes the
-        weights.
+        weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp looks for overflow in the
+        gradients.
 
     Raises
     ------

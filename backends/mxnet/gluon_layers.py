@@ -4,9 +4,9 @@ The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of t
 rows. MXNet sums this gradient over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an
 output, so the capture replaces `forward` on the instance while the context is open. While autograd records, other reads
 of the weights (a tied output layer, a penalty) would contribute to the weights' gradient unseen. So `data` and
-`list_data` of the Parameter raise then.
+`list_data` of the Parameter raise TypeError while autograd records.
 
-May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations

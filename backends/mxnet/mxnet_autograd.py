@@ -14,7 +14,7 @@ This module handles these properties of MXNet's autograd:
   result gets an MXNetError without the cause. Settings of the user's thread (np_shape, contexts) are missing in the
   engine's thread.
 
-May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations

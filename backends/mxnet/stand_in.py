@@ -33,7 +33,7 @@ def import_mxnet() -> Any:
     Raises
     ------
     ImportError
-        MXNet is not installed or cannot be loaded here. Its partly imported modules are removed.
+        MXNet is not installed or cannot be loaded here. MXNet's partly imported modules are removed.
     """
     with _lock:
         if PACKAGE in sys.modules:
@@ -60,8 +60,8 @@ def _forget_modules() -> None:
 
 # ---------------------------------------------------------------------- what MXNet's modules see
 def _function(name: str, successor: str = "") -> Callable[..., Any]:
-    """Return a function that replaces a function which NumPy has lost. It calls `successor`, or raises AttributeError
-    if there is none.
+    """Return a function that replaces a function which NumPy has lost. The result calls `successor`, or raises
+    AttributeError if there is no successor.
 
     Each call returns a separate function, because MXNet uses NumPy's functions as keys of dicts.
     """

@@ -25,10 +25,10 @@ class Arrays(Part):
     float_dtypes : tuple of str
         The floating dtypes that the framework has.
     host_only : bool
-        True if the framework's operations are the host's (NumPy).
+        True if NumPy computes the framework's operations.
     memory_error : str
-        A text that the framework's error contains if CPU memory runs out. The core turns such an error into a
-        MemoryError. Empty if the framework raises MemoryError.
+        A text that the framework's error contains if CPU memory runs out. If an error contains the text, the core
+        raises MemoryError instead. Empty if the framework raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
@@ -80,7 +80,8 @@ class Arrays(Part):
 
     @optional("`asarray` does it")
     def scalar(self, x: Host, like: Array) -> Array:
-        """Return a 0-d array of the framework with the value of x; x is a 0-d NumPy float32 or float64."""
+        """Return a 0-d array of the framework with the value of x, a 0-d NumPy float32 or float64. If the framework
+        cannot compute on 0-d arrays, the shape is (1,)."""
         return self.asarray(x, like)
 
     # ------------------------------------------------------------------ where the arithmetic runs

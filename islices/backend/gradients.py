@@ -18,15 +18,15 @@ class Source(NamedTuple):
     """The source of a table's rows: the table's weights, and the recorder of the differentiation that the table is part
     of.
 
-    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method
-    ``lookup(weights, ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code
-    an id may be out of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static
-    (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
-    ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates
-    ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an array that is
-    differentiated. A product with that array becomes a `ProductUse`, and any other use of it a `WholeUse`. If a
-    recorder has no effect outside of a differentiation, as in JAX, the adapter may give one to every traced table. The
-    recorder's attribute ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
+    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method ``lookup(weights, ids, extras,
+    static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out of range, and
+    gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's
+    `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static, read)``
+    does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
+    ``operand(weights)`` returns the weights as an array that is differentiated. A product with that array becomes a
+    `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect outside of a differentiation,
+    as in JAX, the adapter may give one to every traced table. The recorder's attribute ``everywhere`` is then True.
+    `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -189,7 +189,7 @@ class Gradients(Arrays):
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
-        gradient, so that each lookup's shape and dtype are known. Then it differentiates a function of the variables
+        gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
         and of one array of zeros for each lookup. That function is the traced one, with the zeros added to the rows.
         The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results of
         that function: no other value that `fn` makes may leave the trace.

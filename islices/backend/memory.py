@@ -71,7 +71,7 @@ class Memory(Arrays):
         uint16 means bfloat16.
 
         The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
-        only None if the default `asarray` calls this method without a `like`: the result may then be on any device.
+        None only if the default `asarray` calls this method without a `like`: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -109,9 +109,9 @@ class Memory(Arrays):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two are equal if x is empty. The core compares them for arrays that change in place or may be donated. Other
-        numbers are allowed if two references to the same array have the same numbers. Return None if nothing is known;
-        the core then compares object identities.
+        The two are equal if x is empty. The core compares the addresses of arrays that change in place or may be
+        donated. Other numbers are allowed if two references to the same array have the same numbers. Return None if
+        nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)

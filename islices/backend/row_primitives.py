@@ -89,7 +89,7 @@ class RowPrimitives(Arrays):
     Attributes
     ----------
     native_name : str
-        The framework's name for its row-sparse object, for messages; empty if it has none.
+        The framework's name for its row-sparse object, for messages; empty if the framework has no such object.
     native_float_dtypes : tuple of str
         The floating dtypes that the native sparse type supports.
     native_needs_coalesced : bool
@@ -97,7 +97,7 @@ class RowPrimitives(Arrays):
     native_of_views : bool
         True if `to_native` also accepts indices as a NumPy array.
     sentinel_padding : bool
-        True if traced code cannot drop slots, so that `select` gives them the sentinel index instead.
+        True if traced code cannot drop slots, so that `select` gives these slots the sentinel index instead.
     whole_floats : bool
         True if the framework's layers accept ids and masks that are floats with whole numbers (MXNet).
     """
@@ -231,7 +231,8 @@ class RowPrimitives(Arrays):
 
     @primitive
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of them is NaN.
+        """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of these values is
+        NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
         the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then traced floats that

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that was found: its stable name, a sentence about it, and details for programs."""
+    """One cause that was found: the stable name, a sentence about the cause, and details for programs."""
 
     name: str
     text: str
@@ -31,8 +31,8 @@ class Explanation:
     bits : float
         The evidence in bits: by chance, one in 2^bits random pairs agrees this well.
     slack : float
-        The allowance, in addition to rounding, for two models that compute in different orders. It is relative to each
-        tensor's largest |value|.
+        The allowance, in addition to rounding, for two models that compute in different orders. The allowance is
+        relative to each tensor's largest |value|.
     """
 
     causes: tuple[Finding, ...]

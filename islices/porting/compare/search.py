@@ -1,10 +1,11 @@
 """Search for causes: test candidates singly, then in pairs, and rank the candidates that hold.
 
-A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
-within the bound, with enough evidence for each change. A single cause is preferred to two. If several candidates
-explain the difference, the search returns all of them, the most specific first. It omits a candidate that only restates
-another more generally. One explanation must hold for all tensors. If no cause explains the difference, the search runs
-again with slack for two models that compute in different orders. It tries the smallest slack first.
+A candidate is a comparison in which a cause has changed one side. A candidate holds if both sides are then equal, to
+the bit or within the bound, with enough evidence for each change. A single cause is preferred to two. If several
+candidates explain the difference, the search returns all of them, the most specific first. The search omits a candidate
+that is only a more general version of another candidate. One explanation must hold for all tensors. If no cause
+explains the difference, the search runs again with slack for two models that compute in different orders, first with
+the smallest slack.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def explain(both: Comparison) -> Explained:
 def _changes(now: Comparison) -> Iterator[Comparison]:
     """Yield the comparison after each possible further change of one side.
 
-    The same change of values on both sides would cancel out, so it is not tried. The same cause may drop rows from both
-    sides.
+    The same change of values on both sides would cancel out, so the second change is not tried. A cause that drops rows
+    may drop rows from both sides.
     """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):

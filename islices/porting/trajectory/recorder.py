@@ -24,7 +24,7 @@ class Recorder:
     Parameters
     ----------
     folder : str or path
-        The folder for the files; it is made if it does not exist.
+        The folder for the files; the folder is made if it does not exist.
     every : int
         Record step 1 and each step whose number is a multiple of this. Other steps are counted but not written.
     overwrite : bool
@@ -43,8 +43,8 @@ class Recorder:
     -----
     Three integrations call a recorder automatically: `islices.backends.torch.TorchRecorder` with hooks of model and
     optimizer, the callback `islices.backends.keras.KerasRecorder`, and `islices.backends.jax.optax.recorded`. With
-    ``every=1``, a file after the first omits unchanged tables and states. It contains only the changed rows of a float
-    table if at most half of the rows have changed. Each file is complete or absent (SPEC clause 21). SPEC clause 23
+    ``every=1``, a file after the first omits unchanged tables and states. If at most half of the rows of a float table
+    have changed, the file contains only these rows. Each file is complete or absent (SPEC clause 21). SPEC clause 23
     defines recordings.
 
     Examples

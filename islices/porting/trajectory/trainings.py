@@ -67,8 +67,8 @@ class Parity(Reported):
     stop : Stop or None
         The position where the trainings diverge; None if `equal` is True.
     steps : tuple of Verdict
-        One verdict for each compared step. If the comparison stopped early, the last verdict is of the step where it
-        stopped.
+        One verdict for each compared step. The last verdict is of the last compared step, where the comparison may have
+        stopped early.
     same_bits : int
         The number of steps, counted from the first, in which all values that both sides have agree to the bit.
     names : (str, str)
@@ -137,8 +137,8 @@ def parity(
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        The optimizer of the tables, or a dict from tensors' names to optimizers. It is used to explain steps. By
-        default, it is read from the recordings.
+        The optimizer of the tables, or a dict from tensors' names to optimizers. `parity` uses the optimizer to explain
+        steps. By default, the recordings name the optimizer.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     ignore : sequence of str

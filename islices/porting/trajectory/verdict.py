@@ -1,10 +1,10 @@
 """Judge one step of two sides, position by position, up to the first position that rounding does not explain.
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ
-by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, outputs, loss and
-gradients differ as well. Their allowance includes `GROWTH` times the relative distance of the tables, over the rows in
-the step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
+functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). A tensor may also
+differ by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, outputs, loss and
+gradients differ as well. The allowance for these positions includes `GROWTH` times the relative distance of the tables,
+over the rows in the step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
 
 **Clipping** is a projection: in the 2-norm, clipping does not increase the distance between two gradients.
 
@@ -47,7 +47,7 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distances, in the order of the judgement. If a position exceeds its allowance, it is the last entry.
+        The distances, in the order of the judgement. A position that exceeds its allowance is the last entry.
     gap : float
         The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
@@ -164,8 +164,8 @@ def _gap(now: Steps) -> float:
 
 
 def _coarsest(now: Steps) -> float:
-    """Return the largest eps of a step's outputs, gradients and tables. The loss needs it, because a float32 loss may
-    be recorded as a Python float."""
+    """Return the largest eps of a step's outputs, gradients and tables. The loss is judged with this eps, because a
+    float32 loss may be recorded as a Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 

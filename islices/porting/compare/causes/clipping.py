@@ -5,7 +5,7 @@ are summed, plus the epsilon of the clip's formula. So two sides a and b that ar
 ratio a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than (4
-log2(n) + 16) eps / 2. This is the tolerance of every factor that contains a norm.
+log2(n) + 16) eps / 2. This bound is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(now: Comparison) -> Iterator[Factor]:
-    """Yield one factor for all tensors, estimated from the elements. If a whole number or the reciprocal of one fits,
-    yield that factor."""
+    """Yield one factor for all tensors, estimated from the elements. If a whole number n fits, or 1 / n, yield n or 1 /
+    n instead."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or now.agree(exact=False):
         return

@@ -2,7 +2,7 @@
 differ.
 
 `islices.porting.compare.steps.identify` finds the recipes of each side separately. This module tries pairs of recipes,
-the most similar pair first. It reports a trait only if the trait changes the step on enough elements.
+the most similar pair first, and reports a trait only if the trait changes the step on enough elements.
 """
 
 from __future__ import annotations
