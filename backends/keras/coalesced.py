@@ -25,7 +25,7 @@ CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
+    """A mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         ``global_clipnorm`` the norm of all gradients (`islices.clip_by_global_norm`), ``clipvalue`` each element
         (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
     semantics : str
-        The library whose factor clips: "islices", or another that the function of islices accepts, such as "keras".
-        Duplicates are summed first in any case. SPEC clause 11.
+        The library whose clip factor is used: "islices", or another that the function of islices accepts, such as
+        "keras". Duplicates are summed before the clip in any case. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
         The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
-        gradient by zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
+        gradient with zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
 
     Raises
     ------
@@ -48,8 +48,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     Notes
     -----
-    The optimizer's variables have the order and names of those of Keras's class, so a file that one class saved loads
-    in the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
+    The optimizer's variables have the same order and names as in Keras's class, so a file that one class saved loads in
+    the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
     (Keras clips each replica's share). Under XLA the slots of duplicates remain, with zeros.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
@@ -80,7 +80,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @classmethod
     def around(cls, stock: Any) -> Any:
-        """Change the class of Keras's optimizer to this one, with Keras's clips; the optimizer keeps its variables."""
+        """Change the class of Keras's optimizer to this class, with Keras's clip formulas. The optimizer keeps its
+        variables."""
         stock.__class__ = cls
         stock._set("keras", "propagate")
         return stock
@@ -103,7 +104,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, and check all of them before any variable changes."""
+        """Apply gradients as Keras does, and check all gradients before any variable changes."""
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -112,7 +113,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         super().apply(checked + grads[len(checked) :], trainable_variables)
 
     def _checked(self, grad: Any, variable: Any) -> Any:
-        """Return a valid gradient in a form that may be divided."""
+        """Return a gradient in a form that Keras can divide by numbers. Raise an error if the gradient is invalid."""
         accepted(grad, variable, validate=True)
         return native.divisible(grad, variable)
 
@@ -131,7 +132,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def check_replicas(optimizer: Any, replicas: int) -> None:
-    """Raise ValueError for micro-batches under several replicas, which Keras lacks."""
+    """Raise ValueError if the optimizer has micro-batches and there are several replicas, because Keras does not
+    support this."""
     steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None)
     if steps and replicas > 1:
         raise ValueError(

@@ -60,12 +60,11 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together."""
     return 1
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
     return kind
 
 
@@ -76,7 +75,8 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return True if the current step is taken, or a traced flag that is true if so."""
+    """Return the traced flag of the current step, which is true if the step is taken. Without a traced flag, return
+    True."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
@@ -148,7 +148,7 @@ class DenseSum:
         return np.asarray(self.values.value)[ids], ids
 
     def load(self, values: Any, indices: Any) -> None:
-        """Replace the sum by one that `save` returned."""
+        """Replace the sum with a sum that `save` returned."""
         self.clear()
         self.values.assign(self.values.value.at[indices].set(values))
         self.named.assign(self.named.value.at[indices].set(True))

@@ -18,7 +18,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
+    """A keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Duplicates are summed first. If a sum is not finite, the optimizer takes no step and halves the scale. In a compiled
-    step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
+    Duplicates are summed before the check. If a number is not finite, the optimizer takes no step and halves the scale.
+    In a compiled step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
 
     Examples
     --------
@@ -40,12 +40,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """Change the class of Keras's optimizer to this one; the optimizer keeps its variables."""
+        """Change the class of Keras's optimizer to this class. The optimizer keeps its variables."""
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite; in a sparse gradient, the sums of duplicates count."""
+        """Return True if all gradients are finite. In a sparse gradient, the sums of duplicates must be finite."""
         return super().check_finite([_sums(g) for g in grads])
 
     #: The method of Keras's LossScaleOptimizer uses a branch in XLA, and the branch copies tables. The base class's

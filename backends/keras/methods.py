@@ -12,7 +12,8 @@ from typing import Any
 
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Replace the owner's method by ``around(method, *args, **kwargs)``; return a function that restores the method.
+    """Replace the method `name` of `owner` with ``around(method, *args, **kwargs)``. Return a function that restores
+    the method.
 
     The object's class does not change, so saving, loading and cloning work as before.
     """

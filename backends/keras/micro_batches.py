@@ -52,13 +52,12 @@ class Sum:
         return add(own, keras.ops.reshape(gradient, self.shape))
 
     def assign(self, gradient: Any) -> None:
-        """Replace the sum by one that `plus` returned."""
+        """Replace the sum with a sum that `plus` returned."""
         slices = isinstance(gradient, IndexedSlices)
         self.values.assign(gradient.values if slices else gradient)
         self.indices.assign(keras.ops.cast(gradient.indices if slices else keras.ops.arange(self.shape[0]), "int64"))
 
     def clear(self) -> None:
-        """Remove all rows from the sum."""
         self.load(np.zeros((0, *self.shape[1:]), self.dtype), np.zeros(0, np.int64))
 
     def save(self) -> tuple[Any, ...]:
@@ -66,6 +65,6 @@ class Sum:
         return tuple(keras.ops.convert_to_numpy(x) for x in (self.values.read_value(), self.indices.read_value()))
 
     def load(self, values: Any, indices: Any) -> None:
-        """Replace the sum by one that `save` returned."""
+        """Replace the sum with a sum that `save` returned."""
         self.values.assign(np.asarray(values))
         self.indices.assign(np.asarray(indices))

@@ -1,10 +1,13 @@
 """Select the module for Keras's backend in this process: tensorflow.py, torch.py or jax.py in this folder.
 
-All three modules define the same names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the
-methods with which `row_sparse` replaces a model's. `cast`, `summed` and `divisible` convert gradients of the
-framework's types. `replicas` counts the replicas that step together. Modules of frameworks whose variables change in
-place also define `writable`, and `cell` for arrays of any length in a variable. torch.py and jax.py define `take_if`;
-jax.py defines `DenseSum` and `accumulate` for compiled steps.
+All three modules define these names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the methods
+with which `row_sparse` replaces the methods of a model. `cast`, `summed` and `divisible` convert gradients of the
+framework's types. `replicas` counts the replicas that step together, and `stock` returns the classes of Keras's
+optimizers.
+
+tensorflow.py and torch.py, whose variables change in place, also define `writable`, and `cell` for arrays of any length
+in a variable. torch.py and jax.py define `take_if`. jax.py defines `taken`, `keep`, `DenseSum` and `accumulate` for
+compiled steps.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """
@@ -20,7 +23,7 @@ __all__ = ["BACKEND", "MULTI_OPTIMIZER", "native"]
 #: Keras's backend in this process.
 BACKEND: str = keras.backend.backend()
 
-#: Methods of Keras's optimizers that `Coalesced` and `Stepped` override.
+#: Methods of Keras's optimizers on which `Coalesced` and `Stepped` depend.
 HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
 if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
     raise ImportError(

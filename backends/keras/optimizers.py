@@ -25,8 +25,8 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """Mixin of optimizers whose step `islices.optim` can also compute. On torch and JAX they take the step of
-    `islices.optim`, which accepts slices."""
+    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, the optimizer takes the
+    step of `islices.optim`, which accepts slices."""
 
     def _rule(self, rate: Any) -> Rule | None:
         """Return the optimizer of `islices.optim` with the same step, or None if there is none for these options."""
@@ -48,7 +48,7 @@ class ByRows(Coalesced):
 
 
 class AdamByRows(ByRows):
-    """Mixin of Adam and AdamW. AdamW only adds a weight decay, which Keras applies before the step."""
+    """A mixin for Adam and AdamW. AdamW only adds a weight decay, which Keras applies before the step."""
 
     def _rule(self, rate: Any) -> Rule | None:
         if self.amsgrad:

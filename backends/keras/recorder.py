@@ -182,7 +182,8 @@ def _state(optimizer: Any) -> dict[str, Any]:
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     """Describe a variable's optimizer in the terms of `islices.optim`.
 
-    The result is the class name for a Keras class that `islices.optim` lacks, and None for any other unknown formula.
+    The result is {"class": name} for a Keras class that `islices.optim` lacks and for use_ema. The result is None for
+    `Stepped`, for a loss scale, for micro-batches, and for any other unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

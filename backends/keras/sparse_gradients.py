@@ -1,7 +1,8 @@
 """Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
 Keras divides gradients by its loss scale; `IndexedSlices` supports the division. On TensorFlow gradients stay
-tf.IndexedSlices, because tf.distribute sums only those over replicas (tensorflow.py). May import: `keras`, the core.
+tf.IndexedSlices, because tf.distribute sums no other sparse gradients over replicas (tensorflow.py). May import:
+`keras`, the core.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from islices.core.slices import IndexedSlices, parts
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """Return a sparse gradient as slices with the variable's shape, and any other gradient unchanged."""
+    """Return a sparse gradient as slices with the variable's shape, and any other gradient unchanged. If `validate` is
+    True, check the slices."""
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
 
 
@@ -28,12 +30,13 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """Return a sparse gradient as the slices that `divided` accepts, unchecked, and any other gradient unchanged."""
+    """Return a sparse gradient as slices, without a check of the ids, and any other gradient unchanged. `divided`
+    accepts both."""
     return accepted(grad, variable, validate=False)
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """Divide a gradient of islices by a number, without multiplying by the number's reciprocal."""
+    """Divide slices or an array by a number, without multiplying by the number's reciprocal."""
     if isinstance(gradient, IndexedSlices):
         return gradient / c
     return scale_values(*parts(gradient), [("div", c)])
@@ -48,13 +51,13 @@ def within(optimizer: Any) -> Iterator[Any]:
 
 
 def as_array(gradient: Any) -> Any:
-    """Return a gradient as an array of its variable's size."""
+    """Return a gradient as an array with the variable's shape."""
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class of optimizers that clips where Keras clips, after loss scale and micro-batches. It clips the sums of
-    duplicates."""
+    """A base class of optimizers that clips where Keras clips, after the loss scale and micro-batches. Duplicates are
+    summed before the clip."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():

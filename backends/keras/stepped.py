@@ -77,8 +77,8 @@ class Stepped(Coalesced):
 
     With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
     by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows that the k
-    gradients contain; on JAX it is an array of the table's size. As in Keras, a call ignores a variable whose gradient
-    is None. SPEC clauses 16 and 24.
+    gradients contain; on JAX the accumulator is an array of the table's size. As in Keras, a call ignores a variable
+    whose gradient is None. SPEC clauses 16 and 24.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class Stepped(Coalesced):
 
     # ------------------------------------------------------------------ a step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, and check all of them before any variable changes."""
+        """Apply gradients as Keras does, and check all gradients before any variable changes."""
         if BACKEND == "tensorflow":
             native.check_step()
         variables = [] if trainable_variables is None else list(trainable_variables)
@@ -236,8 +236,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables that all backends have. The rest, the variables that contain sums on JAX, is saved as
-        sums like those of other backends."""
+        """Return the variables to save, which all backends have. Variables of sums on JAX are left out, because every
+        backend saves sums as slices."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -249,8 +249,8 @@ class Stepped(Coalesced):
             store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load the variables that `save_own_variables` stored. A store without sums of micro-batches starts with
-        none."""
+        """Load the variables that `save_own_variables` stored. If the store has no sums of micro-batches, the sums
+        become empty."""
         own = {k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)}  # noqa: SIM118
         if len(own) == len(self._saved()):
             for k, variable in enumerate(self._saved()):
@@ -299,8 +299,8 @@ def take_step(
     state: dict[str, Any],
     steps: Any | None = None,
 ) -> None:
-    """Take a step of a rule on Keras's variables. `state` contains "step"; if it does not, `steps` is the value of
-    "step"."""
+    """Take a step of a rule on Keras's variables. If `state` has no variable "step", `steps` has the number of earlier
+    steps, with shape (1,)."""
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps

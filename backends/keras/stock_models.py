@@ -33,14 +33,14 @@ def row_sparse(model: Model) -> Model:
     Parameters
     ----------
     model : keras.Model
-        A sequential, functional or subclassed model. It need not be built or compiled yet. Pass the model that you fit,
-        not a part of it.
+        A sequential, functional or subclassed model. The model need not be built or compiled yet. Pass the model that
+        you fit, not a part of it.
 
     Returns
     -------
     keras.Model
-        The same object. Its class, weights, names and configuration do not change. A copy of the model that Keras makes
-        (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
+        The same object. The model's class, weights, names and configuration do not change. A copy of the model that
+        Keras makes (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
 
     Raises
     ------
@@ -57,8 +57,9 @@ def row_sparse(model: Model) -> Model:
     Notes
     -----
     `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package.
-    With semantics="keras" it computes Keras's step on the sums of duplicate rows. This Adam updates every row at each
-    step, as Keras documents, so its cost grows with the table. The cost of `Stepped` grows with the batch instead.
+    This Adam has semantics="keras": it computes Keras's step on the sums of duplicate rows. As Keras documents, Adam
+    updates every row at each step, so the cost of a step grows with the table. The cost of `Stepped` grows with the
+    batch instead.
 
     A weight that the model also reads as a whole, as for a tied output layer or ``embeddings_regularizer``, gets a
     correct dense gradient. The cost of a step then grows with the table.
@@ -102,7 +103,7 @@ def is_row_sparse(model: Any) -> bool:
 
 
 def _adapt(model: Any) -> None:
-    """Make the optimizers of a compiled model accept sparse gradients."""
+    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError for an optimizer that cannot."""
     held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
     for optimizer in (x for one in held for x in within(one)):
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:

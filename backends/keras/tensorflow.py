@@ -28,7 +28,7 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
 
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Base class of optimizers that clips after the gradients of all replicas have been added up."""
+    """A base class of optimizers that clips after the gradients of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         """Return the gradients unchanged, because Keras calls this method before it sums over replicas."""
@@ -65,7 +65,7 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- gradients
 class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
-    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor."""
+    """A tf.IndexedSlices that supports division by a number, because Keras divides gradients by loss_scale_factor."""
 
     def __truediv__(self, c: Any) -> DivisibleSlices:
         return DivisibleSlices(keras.ops.divide(self.values, c), self.indices, self.dense_shape)
@@ -79,7 +79,7 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def summed(leaf: IndexedSlices) -> IndexedSlices:
-    """Return slices with their duplicates summed."""
+    """Return slices with their duplicates summed. Under XLA the slots of duplicates remain, with zeros."""
     if not compiled_by_xla():
         return coalesce(leaf)
     sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
@@ -92,8 +92,8 @@ cast = tf.cast
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together: those of the model's strategy or, without a model, of
-    the current strategy."""
+    """Return the number of replicas that take a step together, in the model's strategy or, without a model, in the
+    current strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -113,7 +113,7 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has on this backend."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
     return kind
 
 

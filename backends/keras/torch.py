@@ -1,7 +1,7 @@
-"""Keras on torch. torch's backward pass gives an embedding's gradient as a sparse COO tensor.
+"""Run Keras on torch. `RowReads` turns reads of rows into embedding lookups, whose gradient torch computes as a sparse
+COO tensor.
 
-See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core,
-this folder.
+See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def _is_table(x: Any) -> bool:
 
 
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods."""
+    """Return the methods that replace a model's methods. The replacements make the gradients of looked-up tables
+    sparse, and switch off jit_compile."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads(_is_table):
@@ -50,8 +51,8 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- steps
 class TorchHooks(ArrayHooks):
-    """Base class of optimizers that steps on slices one variable at a time, because Keras's step on all variables only
-    accepts arrays."""
+    """A base class of optimizers that steps on slices one variable at a time, because Keras's step on all variables
+    only accepts arrays."""
 
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
@@ -69,7 +70,6 @@ Hooks = TorchHooks
 
 
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together."""
     return 1
 
 
@@ -85,8 +85,8 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that an optimizer made by a class of keras.optimizers has. On torch, `__new__` of
-    keras.optimizers' classes returns an object of another class."""
+    """Return the class of the optimizers that the class `kind` of keras.optimizers makes. On torch, `__new__` of `kind`
+    makes objects of another class."""
     return type(kind())
 
 
@@ -97,11 +97,9 @@ class Cell:
         self.tensor = x
 
     def assign(self, x: Any) -> None:
-        """Set the value."""
         self.tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(self.tensor.device)
 
     def read_value(self) -> torch.Tensor:
-        """Return the value."""
         return self.tensor
 
 

@@ -61,7 +61,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks if MPI is running, else None. Importing mpi4py.MPI starts MPI."""
+    """Return the group of all ranks if MPI is running, else None. This function does not import mpi4py.MPI, because the
+    import would start MPI."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -74,7 +75,8 @@ def launched() -> bool:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of an intracommunicator, None for other objects."""
+    """Return the group of an intracommunicator, or None for an object that is no communicator. Raise ValueError for any
+    other communicator."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -88,7 +90,8 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
-    """Return the MPIGroup of a communicator. All callers share its errors and its counts of bytes."""
+    """Return the MPIGroup of a communicator. The communicator stores the group, so all callers share the errors and the
+    byte counts of the group."""
     if not _keyval:
         _keyval.append(type(communicator).Create_keyval())
     group: MPIGroup | None = communicator.Get_attr(_keyval[0])
@@ -165,7 +168,8 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done. `ranks` has the other rank of each request."""
+        """Wait until all requests are done; raise _LateError after the timeout. `ranks` has the other rank of each
+        request."""
         from mpi4py import MPI
 
         started = time.monotonic()

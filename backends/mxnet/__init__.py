@@ -1,15 +1,16 @@
 """The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, the only one with row_sparse.
 
-It handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles its import:
+The adapter handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles the import of MXNet:
 
-- Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half of the
-  powers of two beyond 2**60. So a scalar that float32 cannot represent is passed as an array.
+- Operators parse Python scalars from text. A quarter of float64 scalars, and half of the powers of two beyond 2**60,
+  get an error in the last place. So a scalar that float32 cannot represent is passed as an array.
 - Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means "copy
   this dimension". A reduction of an empty array fails later, in another thread.
 - MXNet's Python code has a structured dtype for bfloat16. Conversion to bfloat16 truncates, so the host rounds instead.
 - Computation is asynchronous: memory may be read only after `wait_to_read`.
 - Operations accept fewer than 2**31 - 1 elements, zero slices of a larger table included.
-- The gradient of `gather_nd` is a race, and no operation is a left fold: sums of rows are computed on the host.
+- The gradient of `gather_nd` depends on the order of threads, and no operation adds rows in order. So NumPy computes
+  sums of rows.
 - The module `mxnet_autograd` of this folder handles MXNet's autograd, and `gluon_layers` handles Gluon's layers.
 - `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` shares its memory.
 """
@@ -45,12 +46,12 @@ BLOCK = 1 << 17
 
 
 def with_numbers(function: Callable[[Array, Array], Array]) -> Any:
-    """Return a function of two arrays as a primitive that accepts a Python number in place of one of them."""
+    """Return a function of two arrays as a primitive that accepts a Python number in place of either array."""
     return staticmethod(lambda a, b: function(*operands(a, b)))
 
 
 def by_host(primitive: str) -> Any:
-    """Return a primitive that the host computes, because MXNet lacks it."""
+    """Return a primitive that NumPy computes, because MXNet lacks the operation."""
 
     def call(self: Backend, x: Array, *arguments: Any, **static: Any) -> Any:
         views = [self.to_numpy(y) if self.is_array(y) else y for y in (x, *arguments)]

@@ -4,7 +4,7 @@ mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product o
 MXNet's function turns a sparse gradient into a whole table, and a NaN norm fills all rows. This module keeps the
 gradient's type and rows, and a training script only changes its import.
 
-May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def clip_global_norm(
     arrays : list of NDArray
         Dense or row_sparse, of floating dtypes, on any contexts.
     max_norm : float
-        Not negative.
+        The largest norm; it must not be negative.
     check_isfinite : bool
         Warn if the norm is NaN or infinite; this check waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
@@ -50,7 +50,7 @@ def clip_global_norm(
         clauses 10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with semantics
-        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values by zeros.
+        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values with zeros.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def _listed(arrays: Any) -> list[Any]:
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return x as an array of mx.nd on the same memory; raise an error for an invalid one."""
+    """Return x as an array of mx.nd on the same memory. Raise TypeError or ValueError if x is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
@@ -112,7 +112,7 @@ def _legacy(x: Any, position: int) -> Any:
 
 
 class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
-    """mxnet.gluon.Trainer that clips the gradients of all parameters together before each update.
+    """An mxnet.gluon.Trainer that clips the gradients of all parameters together before each update.
 
     Parameters
     ----------
@@ -124,7 +124,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. With "zero" the optimizer gets zeros: momentum still changes the
-        weights.
+        weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp looks for overflow in the
+        gradients.
 
     Raises
     ------

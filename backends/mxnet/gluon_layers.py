@@ -4,9 +4,9 @@ The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of t
 rows. MXNet sums this gradient over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an
 output, so the capture replaces `forward` on the instance while the context is open. While autograd records, other reads
 of the weights (a tied output layer, a penalty) would contribute to the weights' gradient unseen. So `data` and
-`list_data` of the Parameter raise then.
+`list_data` of the Parameter raise TypeError while autograd records.
 
-May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
 
 
 def _with_delta(out: Any) -> tuple[Any, Any]:
-    """Return out + delta, and delta, which is -0.0 everywhere and changes no bit."""
+    """Return (out + delta, delta). delta is -0.0 everywhere, so the sum has the bits of out."""
     rows = out.as_nd_ndarray()
     with mx.util.np_shape(True):
         with paused():

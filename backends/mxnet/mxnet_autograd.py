@@ -1,11 +1,11 @@
 """Adapt MXNet's autograd to the core: gradients of looked-up rows, and functions with custom gradients.
 
-It handles these properties of MXNet's autograd:
+This module handles these properties of MXNet's autograd:
 
 - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
   raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and, for
-  each variable, one more head: the variable's size. The gradient of such a head is zero, and MXNet leaves it out of the
-  sum.
+  each variable, one more head: the variable's size. The gradient of these heads is zero, and MXNet leaves zeros out of
+  the sum.
 - Without ``retain_graph`` MXNet releases the whole graph, including the part that was recorded outside the
   differentiated function.
 - `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
@@ -14,7 +14,7 @@ It handles these properties of MXNet's autograd:
   result gets an MXNetError without the cause. Settings of the user's thread (np_shape, contexts) are missing in the
   engine's thread.
 
-May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def paused() -> AbstractContextManager[Any]:
 
 
 def is_recorded(x: Any) -> bool:
-    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for such
-    arrays."""
+    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for arrays in the
+    graph."""
     if not autograd.is_recording():
         return False
     try:
@@ -62,8 +62,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the rows that `read` returns for weights and ids. They are new variables of the loss, or constants if
-        autograd is not recording."""
+        """Return the rows that `read` returns for weights and ids: as a new variable of the loss if autograd is
+        recording, else as a constant."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -84,8 +84,7 @@ class GraphReads(TapeRecorder):
 
 
 class _Watch:
-    """The gradient functions recorded during one differentiation: how many there are, and the errors of those that
-    failed."""
+    """The number of gradient functions recorded during one differentiation, and the errors of functions that failed."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -153,8 +152,8 @@ def _check_untouched(leaves: list[Any]) -> None:
 
 
 def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
-    """Return the gradients of the loss, with zeros for variables that it does not depend on. Call this within
-    autograd.record()."""
+    """Return the gradients of the loss, with zeros for variables on which the loss does not depend. Call this function
+    within autograd.record()."""
     if not leaves:
         return []
     with mx.util.np_shape(True):
@@ -184,8 +183,8 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
 
 # ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """One call that `record_function` recorded: the data for its gradient, and the settings of the thread that made
-    it."""
+    """One call that `record_function` recorded: the data for the gradient, and the settings of the thread that made the
+    call."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward

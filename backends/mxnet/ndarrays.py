@@ -101,7 +101,8 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a and b as NDArrays. One may be a Python number, which gets the other's dtype and rank."""
+    """Return a and b as NDArrays. Only one of them may be a Python number; the number gets the dtype and rank of the
+    other."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

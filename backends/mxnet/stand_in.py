@@ -1,4 +1,4 @@
-"""Import MXNet 1.9.1 with a NumPy that has lost names MXNet still reads (np.bool, np.PZERO, np.mirr, ...).
+"""Import MXNet 1.9.1 with a NumPy that lacks names which MXNet reads (np.bool, np.PZERO, np.mirr, ...).
 
 MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
 other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
@@ -27,12 +27,13 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """Return the module ``mxnet``. If the module is not imported yet, import it with the stand-in, without a warning.
+    """Return the module ``mxnet``. If no module has imported MXNet yet, import MXNet with the stand-in and without
+    warnings.
 
     Raises
     ------
     ImportError
-        MXNet is not installed or cannot be loaded here. Its partly imported modules are removed.
+        MXNet is not installed or cannot be loaded here. MXNet's partly imported modules are removed.
     """
     with _lock:
         if PACKAGE in sys.modules:
@@ -59,7 +60,8 @@ def _forget_modules() -> None:
 
 # ---------------------------------------------------------------------- what MXNet's modules see
 def _function(name: str, successor: str = "") -> Callable[..., Any]:
-    """Return a function in place of one that NumPy has lost; it raises if NumPy has no successor.
+    """Return a function that replaces a function which NumPy has lost. The result calls `successor`, or raises
+    AttributeError if there is no successor.
 
     Each call returns a separate function, because MXNet uses NumPy's functions as keys of dicts.
     """

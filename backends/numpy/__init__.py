@@ -1,4 +1,4 @@
-"""The NumPy backend: its operations are the host's. It has bfloat16 arrays if ml_dtypes is installed."""
+"""The NumPy backend: NumPy computes its operations. The backend has bfloat16 arrays if ml_dtypes is installed."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
 """The contract of an adapter: its primitives and their requirements.
 
 Everything in the library is written once, on top of the primitives. An adapter gives a framework's arrays the names
-below; the core never imports a framework, and has no code for a particular one. `Backend` consists of parts, one module
-per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of an adapter needs only
-this folder. May import: `islices.backend`.
+below; the core never imports a framework, and has no code for a particular framework. `Backend` consists of parts, one
+module per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of an adapter
+needs only this folder. May import: `islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
     and unary minus on them. Division, square root and comparison are primitives, since frameworks do not agree on them.
     A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays
-    only, since a compiler may narrow a Python number next to them. A dtype is its NumPy name ("float32", "bfloat16",
-    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on
-    the device of ``like`` and has nothing else in common with it. An adapter may leave out a method under
-    ``@optional``; the mark describes the effect.
+    only, since a compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32",
+    "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the
+    result is on the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method
+    under ``@optional``; the mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode
        host.
     2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
-    3. The framework's operations: every method under ``@primitive``. In mode host the host replaces a missing method;
-       in mode framework the suite lists it as missing.
+    3. The framework's operations: every method under ``@primitive``. In mode host, NumPy computes a method that the
+       adapter lacks; in mode framework, the suite lists the method as missing.
     4. The framework's sparse objects: `is_native`, `from_native`, `to_native`.
     5. Gradients: `Gradients`.
     6. The methods of `ForTheSuite`: a compiler (mode traced), devices, the framework's calls.
@@ -128,7 +128,7 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     module : str
         The module whose import means that the framework is in use.
     pip : str
-        The command that installs it, for error messages.
+        The command that installs the framework, for error messages.
     protocol : int
         The version of this protocol for which the adapter was written.
 

@@ -1,4 +1,4 @@
-"""Dense arrays: their facts, their conversion from and to NumPy, and computations on them.
+"""Dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
 
 May import: `numpy`, `islices.backend.contract`.
 """
@@ -18,17 +18,17 @@ LoopState = tuple[Array, ...]
 
 
 class Arrays(Part):
-    """The part of dense arrays: their facts, their conversion from and to NumPy, and computations on them.
+    """The part for dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
 
     Attributes
     ----------
     float_dtypes : tuple of str
         The floating dtypes that the framework has.
     host_only : bool
-        True if the framework's operations are the host's (NumPy).
+        True if NumPy computes the framework's operations.
     memory_error : str
-        A text that the framework's error contains if CPU memory runs out. The core turns such an error into a
-        MemoryError. Empty if the framework raises MemoryError.
+        A text that the framework's error contains if CPU memory runs out. If an error contains the text, the core
+        raises MemoryError instead. Empty if the framework raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
@@ -65,7 +65,7 @@ class Arrays(Part):
 
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
-        position of one that does not fit. If the framework cannot store float64, TypeError names the setting that
+        position of a value that does not fit. If the framework cannot store float64, TypeError names the setting that
         allows it. For dtypes that no gradient has (text, objects) the method may return an array or raise. The core
         raises for a result with such a dtype.
         """
@@ -80,7 +80,8 @@ class Arrays(Part):
 
     @optional("`asarray` does it")
     def scalar(self, x: Host, like: Array) -> Array:
-        """Return a 0-d array of the framework with the value of x; x is a 0-d NumPy float32 or float64."""
+        """Return a 0-d array of the framework with the value of x, a 0-d NumPy float32 or float64. If the framework
+        cannot compute on 0-d arrays, the shape is (1,)."""
         return self.asarray(x, like)
 
     # ------------------------------------------------------------------ where the arithmetic runs
@@ -214,7 +215,8 @@ class Arrays(Part):
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
     def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
-        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` is True anywhere, and return `state`.
+        """Repeat ``state = body(*state)`` while ``condition(*state)`` is a mask with any True, and return the last
+        state.
 
         Override this method if values are unknown in traced code.
         """
@@ -244,7 +246,7 @@ class Arrays(Part):
 
     @optional("a slice does it")
     def columns(self, x: Array, start: int, stop: int) -> Array:
-        """Return x[:, start:stop] for x with two axes. A compiler must not reorder sums of such columns.
+        """Return x[:, start:stop] for x with two axes. A compiler must not reorder sums of these columns.
 
         Override this method if arrays cannot be sliced.
         """

@@ -1,5 +1,5 @@
-"""Marks for methods of the contract: optional methods, primitives, and primitives declared as missing. May import:
-`numpy`."""
+"""Define marks for methods of the contract: optional methods, primitives, and primitives declared as missing. May
+import: `numpy`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def optional(without: str) -> Callable[[_Method], _Method]:
-    """Mark a method that an adapter may leave out; `without` describes the effect of leaving it out.
+    """Mark a method that an adapter may leave out; `without` describes the effect if an adapter does so.
 
-    The mark is stored as the method's attribute ``optional`` and as the last paragraph of the method's docstring. A
-    method without a mark is a primitive that every adapter needs.
+    The mark is stored as the method's attribute ``optional`` and as the last paragraph of the method's docstring. Every
+    adapter needs the methods that are marked neither as optional nor as `primitive`.
 
     Examples
     --------
@@ -55,8 +55,8 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 def primitive(method: _Method) -> _Method:
     """Mark a method that the framework itself computes in mode framework.
 
-    In mode host, NumPy replaces such a method if an adapter lacks it; in mode framework the suite lists the method as
-    missing.
+    In mode host, NumPy computes a marked method that the adapter lacks; in mode framework, the suite lists the method
+    as missing.
 
     Examples
     --------
@@ -74,11 +74,11 @@ def primitive(method: _Method) -> _Method:
 
 
 class Part:
-    """The common base of the parts of `Backend`."""
+    """The common base class of the parts of `Backend`."""
 
     name: ClassVar[str]
-    #: a function (primitive, *args, **static) -> the host's result. `islices.core.modes`, which imports this module,
-    #: sets the attribute
+    #: a function (primitive, *args, **static) -> the result that NumPy computes. `islices.core.modes`, which imports
+    #: this module, sets the attribute
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
@@ -108,7 +108,7 @@ def not_implemented(reason: str) -> Any:
     Parameters
     ----------
     reason : str
-        The reason, and an alternative.
+        The reason, and what to do instead.
 
     Returns
     -------

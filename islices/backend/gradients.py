@@ -18,15 +18,15 @@ class Source(NamedTuple):
     """The source of a table's rows: the table's weights, and the recorder of the differentiation that the table is part
     of.
 
-    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method
-    ``lookup(weights, ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code
-    an id may be out of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static
-    (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
-    ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates
-    ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an array that is
-    differentiated. A product with that array becomes a `ProductUse`, and any other use of it a `WholeUse`. If a
-    recorder has no effect outside of a differentiation, as in JAX, the adapter may give one to every traced table. The
-    recorder's attribute ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
+    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method ``lookup(weights, ids, extras,
+    static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out of range, and
+    gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's
+    `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static, read)``
+    does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
+    ``operand(weights)`` returns the weights as an array that is differentiated. A product with that array becomes a
+    `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect outside of a differentiation,
+    as in JAX, the adapter may give one to every traced table. The recorder's attribute ``everywhere`` is then True.
+    `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -34,7 +34,8 @@ class Source(NamedTuple):
 
     @property
     def watched(self) -> bool:
-        """True if the table has a recorder of a differentiation, and not one that every traced table has."""
+        """Return True if the table has a recorder of a differentiation. A recorder that every traced table has does not
+        count."""
         return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
@@ -64,8 +65,8 @@ class LayerUse:
     offsets: Array | None = None  # the starts of bags in 1-D ids; without a combiner, the starts of samples
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
-    #: a function that returns an object while a backward pass may still set upstream, else None; no function if that is
-    #: unknown
+    #: a function that returns an object while a backward pass may still set upstream, and None afterwards; None instead
+    #: of the function if the framework does not know this
     awaited: Callable[[], object] | None = None
 
 
@@ -139,7 +140,8 @@ GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 class Gradients(Arrays):
-    """The part of gradients: the framework's differentiation, of functions of islices and of stock layers."""
+    """The part for gradients: the framework's differentiation of functions of islices, and gradients of stock
+    layers."""
 
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
@@ -187,7 +189,7 @@ class Gradients(Arrays):
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
-        gradient, so that each lookup's shape and dtype are known. Then it differentiates a function of the variables
+        gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
         and of one array of zeros for each lookup. That function is the traced one, with the zeros added to the rows.
         The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results of
         that function: no other value that `fn` makes may leave the trace.
@@ -203,7 +205,7 @@ class Gradients(Arrays):
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
         leaves, or the string "auto" or "always". If `fn` reads a marked leaf other than by rows, the method raises
-        TypeError; with a string the leaf's gradient is dense instead. `fn` has checked the loss.
+        TypeError; if `sparse` is a string, the leaf's gradient is dense instead. `fn` has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",
@@ -243,8 +245,8 @@ class Gradients(Arrays):
     def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
         """Return a context in which each call of a stock embedding layer of `model` appends a `LayerUse` to `uses`.
 
-        The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with weights
-        that several layers share under the first name. If a stock output layer shares the weights, a call of that layer
+        The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
+        weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
         The model is restored when the context ends, also after an exception; weights and results do not change.
         TypeError names a layer that cannot be hooked, and the reason.

@@ -16,7 +16,8 @@ Opened = tuple[list[Host], list[Array]]
 
 
 class Look(NamedTuple):
-    """The facts about the arrays of a call that the core needs first, one item per array. `Backend.look` returns it."""
+    """The properties of a call's arrays that the core needs first, one item per array. `Backend.look` returns a
+    `Look`."""
 
     dtypes: list[str]
     shapes: list[Shape]
@@ -41,8 +42,8 @@ def view_span(view: Host) -> tuple[int, int]:
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
     """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if the elements of one dimension lie in gaps between those of another. No array has such
-    strides in practice.
+    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. No
+    array has such strides in practice.
     """
     if 0 in shape:
         return False
@@ -55,7 +56,7 @@ def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bo
 
 
 class Memory(Arrays):
-    """Memory: views for the host, and tables that change in place."""
+    """The part for memory: views for the host, and tables that change in place."""
 
     # ------------------------------------------------------------------ the host's
     def host_view(self, x: Array) -> Host | None:
@@ -70,7 +71,7 @@ class Memory(Arrays):
         uint16 means bfloat16.
 
         The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
-        only None if the default `asarray` calls this method without a `like`: the result may then be on any device.
+        None only if the default `asarray` calls this method without a `like`: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -79,7 +80,7 @@ class Memory(Arrays):
         """Return `dtype`, `shape`, `is_traced` and `host_view` of each array.
 
         If `views` is False there are no views, because a view may have to wait until its array is computed. Override
-        this method only with a faster implementation, because every call of the library starts with it.
+        this method only with a faster implementation, because every call of the library starts with `look`.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []
@@ -108,9 +109,9 @@ class Memory(Arrays):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two are equal if x is empty. The core compares them for arrays that change in place or may be donated. Other
-        numbers are allowed if two references to the same array have the same numbers. Return None if nothing is known;
-        the core then compares object identities.
+        The two are equal if x is empty. The core compares the addresses of arrays that change in place or may be
+        donated. Other numbers are allowed if two references to the same array have the same numbers. Return None if
+        nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)

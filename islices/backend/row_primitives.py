@@ -16,7 +16,7 @@ from islices.backend.memory import Look
 
 
 class NativeParts(NamedTuple):
-    """The parts of a framework's sparse object. The framework computes nothing to extract them.
+    """The parts of a framework's sparse object. The framework computes nothing to extract the parts.
 
     `Backend.from_native` returns an instance; the core checks it by SPEC clauses 1 and 2.
 
@@ -71,7 +71,7 @@ class RaggedParts(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The slots of a gradient before anything is computed on them.
+    """The slots of a gradient, as arrays before any computation.
 
     Slot k belongs to row indices[k], and contains ``values[positions[k]] * factor``, rounded to the dtype of values.
     """
@@ -84,12 +84,12 @@ class Slots(NamedTuple):
 
 
 class RowPrimitives(Arrays):
-    """The part of rows: the framework's sparse objects, indices, sums of slices, tables.
+    """The part for rows: the framework's sparse objects, indices, sums of slices, tables.
 
     Attributes
     ----------
     native_name : str
-        The framework's name for its row-sparse object, for messages; empty if it has none.
+        The framework's name for its row-sparse object, for messages; empty if the framework has no such object.
     native_float_dtypes : tuple of str
         The floating dtypes that the native sparse type supports.
     native_needs_coalesced : bool
@@ -97,7 +97,7 @@ class RowPrimitives(Arrays):
     native_of_views : bool
         True if `to_native` also accepts indices as a NumPy array.
     sentinel_padding : bool
-        True if traced code cannot drop slots, so that `select` gives them the sentinel index instead.
+        True if traced code cannot drop slots, so that `select` gives these slots the sentinel index instead.
     whole_floats : bool
         True if the framework's layers accept ids and masks that are floats with whole numbers (MXNet).
     """
@@ -231,7 +231,8 @@ class RowPrimitives(Arrays):
 
     @primitive
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of them is NaN.
+        """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of these values is
+        NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
         the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then traced floats that
@@ -296,7 +297,7 @@ class RowPrimitives(Arrays):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        """Return the tables after an optimizer's step that a compiled kernel takes in traced code.
+        """Return the tables after an optimizer's step, computed by a compiled kernel in traced code.
 
         Return None if no kernel can be called. The tables are the weights, then the arrays of the state; `formula` is
         an `islices.optim.formulas.Formula`. Slots with indices out of range are ignored.
@@ -352,15 +353,15 @@ class RowPrimitives(Arrays):
 
     @optional("`unique` and `segment_sum` do it")
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (sums, ids), computed with `unique` and `segment_sum`. Override this method if one pass can do
-        both."""
+        """Return (sums, ids): the distinct indices, in ascending order, and the sum of the values of each distinct
+        index. Override this method if one pass can compute both."""
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
 
     @optional("`sum_duplicates` does it")
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        """Return (sums, ids), computed with `sum_duplicates`; sums have the dtype of values. 16-bit floats are summed
-        in float32 and rounded once.
+        """Return (sums, ids) as `sum_duplicates` does, with sums in the dtype of values. 16-bit floats are summed in
+        float32 and rounded once.
 
         If `loose` is True, slots with indices out of range are left out.
         """
@@ -371,6 +372,7 @@ class RowPrimitives(Arrays):
 
     @optional("`sum_rows` and `scatter_rows` do it")
     def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
-        """Return a dense array of this shape, which has the sums of `sum_rows` in their rows and zeros elsewhere."""
+        """Return a dense array of this shape. Its rows contain the sums of `sum_rows`, and zeros where there is no
+        sum."""
         sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
         return self.scatter_rows(sums, ids, shape)

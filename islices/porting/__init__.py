@@ -1,4 +1,5 @@
-"""Tools for porting a model to another framework. They explain why two gradients or two trainings differ.
+"""Compare two gradients or two trainings, and explain why they differ. These tools help to port a model to another
+framework.
 
 May import: `islices.porting`.
 """

@@ -1,4 +1,4 @@
-"""Define the common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import:
+"""Define `Reported`, the base class of `Difference` and `Parity`: reports as text, JSON and a picture. May import:
 `matplotlib`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """The base class of dataclasses with the results of a comparison."""
+    """The base class of `Difference` and `Parity`, the dataclasses with the result of a comparison."""
 
     def __str__(self) -> str:
         return self.report()
@@ -28,13 +28,16 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name, as a dict that json.dumps accepts; numbers that are not finite become strings."""
+        """Return the fields by name, as a dict that json.dumps accepts; NaN and infinity become strings.
+
+        The data of the picture (`row_gaps`) are left out.
+        """
         found: dict[str, Any] = _plain(self)
         return found
 
     def plot(self, path: Any) -> None:
-        """Write a picture of the result to a file; the suffix of the path selects the format. Needs matplotlib (extra
-        `plot`).
+        """Write a picture of the result to a file; the suffix of the path selects the format. This method needs
+        matplotlib (extra `plot`).
 
         Parameters
         ----------
@@ -61,7 +64,8 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return rows of cells as lines of text; `right` lists the columns to align to the right."""
+    """Return the lines of a table of text with aligned columns; `right` has the numbers of the right-aligned
+    columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -71,7 +75,8 @@ def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = (
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return a figure of the given size in inches, without matplotlib's global state."""
+    """Return a figure of the given size in inches. The figure does not use the global state of pyplot. Raise
+    ModuleNotFoundError if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
-"""Define `Cause`, one possible reason for a difference, with a function that tests it and the line of code that fixes
-it.
+"""Define `Cause`, one possible reason for a difference, with the function that proposes changes or factors, and the
+line of code that fixes the difference.
 
-The search and the report read only the record of a cause, and contain no names of causes. To add a cause, write its
-record and its function in a module of `islices.porting.compare.causes`. That package collects the records.
+The search and the report use only the records of causes, and no name of a cause. To add a cause, write its record and
+its function in a module of `islices.porting.compare.causes`. That package collects the records.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Lines: TypeAlias = str | tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A change of one side by a treatment that the other side may have received.
+    """A change of one side that may make the side equal to the other.
 
     `apply` maps (rows of the side, rows of the other side, the tensor) to the changed rows, or to None if nothing
-    changes. It accepts any rows of a tensor; its numbers are already read from the data. `text` uses {x} for the
-    changed side and {y} for the other side. `cost` is the number of bits read from the data. If `everywhere` is True,
-    the change also applies to equal tensors. `moved` replaces `apply`: the tensors of side a with other row numbers,
-    None for each unchanged tensor.
+    changes. `apply` accepts any rows of a tensor, and uses numbers that were estimated from the data before. `cost` is
+    the evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
+    `everywhere` is True, equal tensors change as well. If `moved` is not empty, it replaces `apply`: it has each tensor
+    of side a with other row numbers, or None for an unchanged tensor.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -41,9 +41,9 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The factor a / b of each tensor that a cause predicts.
+    """The factor a / b of each tensor that a cause predicts, within the relative `tolerance`.
 
-    `text` uses {a} and {b} for the sides. `cost` is the number of bits read from the data.
+    `text` has {a} and {b} for the sides. `cost` is the evidence in bits that numbers estimated from the data use up.
     """
 
     ratios: Sequence[float]
@@ -57,8 +57,8 @@ class Factor:
 class Cause:
     """One possible reason for a difference.
 
-    Its function changes or renumbers rows (`propose`), or predicts a factor between the sides (`foretell`). The other
-    attributes describe the cause for the search and the report.
+    The function `propose` changes or renumbers rows; the function `foretell` predicts a factor between the sides. The
+    other attributes describe the cause for the search and the report.
     """
 
     #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.
@@ -66,21 +66,22 @@ class Cause:
     #: Causes with a lower rank are more specific; they are tried and reported first.
     rank: int
     _: KW_ONLY
-    #: (both sides, 0 or 1 for the side) -> changes of that side; the search tests whether the changes help.
+    #: (both sides, 0 for side a or 1 for side b) -> changes of that side; the search tests whether the sides are then
+    #: equal.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
     #: (the comparison after the changes so far) -> factors that may explain the rest of the difference.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: A change of side a has the same meaning as the change of side b, so only one of them is tried.
+    #: A change of side a explains the same as the change of side b, so the search changes only side a.
     symmetric: bool = False
-    #: The cause removes rows that are missing on the other side. Both sides may miss rows, so the cause may act on
-    #: both.
+    #: The cause removes rows that are missing on the other side. Rows may be missing on both sides, so the search may
+    #: use the cause for both.
     drops: bool = False
     #: The cause removes precision that the other side does not have.
     narrows: bool = False
     #: Whether the sides must agree to the bit: "always" if agreement within rounding would be no evidence, "never" if
     #: the cause rounds.
     exact: Literal["always", "maybe", "never"] = "maybe"
-    #: A factor may act together with the cause.
+    #: True if a factor may explain the rest of the difference.
     scales: bool = True
     #: The factor is estimated from the elements, so the cause is reported only if nothing else explains the difference.
     fitted: bool = False
@@ -92,8 +93,8 @@ class Cause:
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
-        """Return the line of code that fixes the cause on the second side, for that side's framework; "" if there is
-        none."""
+        """Return the line of code that fixes the cause on the second side, which uses `framework`. Return "" if there
+        is no line, or if `details` lack a value of the line."""
         lines = self.fix(details, framework) if callable(self.fix) else self.fix
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
         line = lines if isinstance(lines, str) else lines[not lacks]

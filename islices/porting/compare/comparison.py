@@ -39,7 +39,8 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides, its raw gradient, table and padding row."""
+    """One tensor on both sides, without the zero rows of a dense tensor. The raw gradient, the table and the padding
+    row are None if they are unknown."""
 
     name: str
     a: Stored
@@ -52,7 +53,8 @@ class Whole:
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
-        """Return one tensor of both sides. `table` is the table that a regularizer may have added to the gradient."""
+        """Return one tensor of both sides. `raw` is the gradient before clipping. `table` is the table that a
+        regularizer may have added to the gradient; a table with another row shape is ignored."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
@@ -67,7 +69,8 @@ class Whole:
         return max(self.a.values.size, self.b.values.size)
 
     def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
-        """Return some rows of both sides. `chosen` maps an array of row numbers to a mask or slice."""
+        """Return some rows of both sides and of the raw gradient. `chosen` maps an array of row numbers to a mask or
+        slice."""
         a, b = (rows_at(x, chosen(x.ids)) for x in (self.a, self.b))
         return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
 
@@ -77,7 +80,6 @@ class Whole:
         return self.rows(lambda ids: contained(ids, some))
 
     def blocks(self) -> Iterator[TwoSides]:
-        """Yield all rows of both sides, block by block."""
         rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
         for ends in pairwise([0, *np.union1d(self.a.ids[rows::rows], self.b.ids[rows::rows]), END]):
             yield self.rows(partial(_between, ends))
@@ -89,7 +91,7 @@ def _between(ends: tuple[int, int], ids: Array) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """Some rows of one tensor: on both sides, and of its raw gradient."""
+    """Some rows of one tensor: rows of a, rows of b, and rows of the raw gradient (None if it is unknown)."""
 
     whole: Whole
     a: Rows
@@ -101,7 +103,7 @@ class TwoSides:
         return self.whole.name
 
     def side(self, which: int) -> Rows:
-        """Return the rows of a if `which` is 0, of b if it is 1."""
+        """Return the rows of a if `which` is 0, and of b if `which` is 1."""
         return self.b if which else self.a
 
     def changed(self, which: int, change: Change) -> TwoSides:
@@ -111,7 +113,7 @@ class TwoSides:
 
     @property
     def same(self) -> bool:
-        """Return True if both sides have the same values, so that nothing is left to explain."""
+        """Return True if both sides have the same dtype, shape, rows and values; NaN equals NaN."""
         a, b, whole = self.a, self.b, self.whole
         alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
         return alike and np.array_equal(a.values, b.values, True)
@@ -124,7 +126,7 @@ class Norm(NamedTuple):
     slots: float | None = None
 
     def joined(self, x: Stored | Rows | None) -> Norm:
-        """Return the norm of these rows and further rows together."""
+        """Return the norm of the rows so far and the rows `x` together. None adds no rows."""
         if x is None:
             return self
         slots = None if x.slot_norm is None else math.hypot(self.slots or 0.0, x.slot_norm)
@@ -145,8 +147,9 @@ class Done(NamedTuple):
 class Comparison:
     """All tensors on both sides, with all rows or a sample, after the changes in `chain`.
 
-    `slack` is the allowance, in addition to rounding, for two models that compute in different orders. `ratios` are the
-    factors of side b's tensors, each known within the relative `tolerance`; empty means 1.
+    `slack` is the allowance, in addition to rounding, for two models that compute in different orders. `ratios` has a
+    factor for each tensor, known within the relative `tolerance`; the values of side b are multiplied by the factor.
+    Without `ratios`, the factors are 1.
     """
 
     pairs: tuple[TwoSides, ...]
@@ -169,7 +172,7 @@ class Comparison:
 
     @property
     def original(self) -> Comparison:
-        """Return the comparison before any change."""
+        """Return the comparison before the first change."""
         return self.chain[0].before if self.chain else self
 
     @property
@@ -197,7 +200,7 @@ class Comparison:
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Yield every row of each tensor, block by block, after all changes."""
+        """Yield (number of the tensor, some rows of the tensor after all changes), block by block, for all rows."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return
@@ -209,7 +212,7 @@ class Comparison:
 
     @lazy_property
     def norms(self) -> tuple[list[Norm], ...]:
-        """Return three lists with the norms of each tensor: of a, of b and of the raw gradient."""
+        """Return three lists with one norm per tensor: for a, for b and for the raw gradient."""
         found = tuple([Norm()] * len(self.pairs) for _ in range(3))
         for t, x in self.blocks() if self.chain else enumerate(self.source):
             for norms, side in zip(found, (x.a, x.b, x.raw), strict=True):
@@ -219,7 +222,7 @@ class Comparison:
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
-        """The paired elements of both sides, one `Paired` for each tensor."""
+        """Return the paired elements of each tensor, or None for a tensor whose elements cannot be paired."""
         return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
     def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:
@@ -241,11 +244,11 @@ class Comparison:
 
     @lazy_property
     def fits(self) -> list[float]:
-        """The factor between the sides that fits the compared rows best, one number per tensor."""
+        """Return one factor a / b per tensor: the factor that fits the compared rows best."""
         return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
-        """Return the largest |a - b| of any element, relative to the largest |value| of that tensor."""
+        """Return the largest |a - b| of any element, relative to the largest |value| of the element's tensor."""
         found = [0.0]
         for p in self._all_elements():
             if p is not None and p.top > 0:

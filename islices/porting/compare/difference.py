@@ -28,7 +28,7 @@ class Difference(Reported):
     equal : bool
         True if both sides have the same tensors with the same bits (SPEC clause 22).
     tensors : tuple of TensorDifference
-        One for each tensor that both sides have.
+        The measured differences of the tensors that both sides have.
     causes : tuple of Explanation
         The explanations that make the sides equal, with the most specific first. An explanation is one cause, or two
         causes that act together. The tuple is empty if the sides are equal, or if no known cause explains the
@@ -38,13 +38,14 @@ class Difference(Reported):
     names : (str, str)
         The names of the sides.
     rounding : bool
-        True if the sides differ by no more than the bound on rounding.
+        True if the sides differ, but by no more than the bound on rounding.
     arithmetic : float or None
         The largest difference, divided by the tensor's largest absolute value. None unless the difference exceeds the
         bound on rounding, but not the allowance for two models that compute in different orders.
     notes : tuple of str
+        Remarks, such as that tensors are paired by position.
     frameworks : (str, str)
-        The frameworks of both sides; "" for a side whose arrays show the framework.
+        The frameworks that recorded the sides for `parity`; "" if a side was not recorded.
     """
 
     equal: bool
@@ -95,7 +96,7 @@ def diff(
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
         The sides may have different frameworks. Leaves are paired by name (keys and positions, joined by dots). If two
-        trees have no common name, their leaves are paired by position, provided that the shapes agree.
+        trees have no common name but equally many leaves, the leaves are paired by position.
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
@@ -110,8 +111,8 @@ def diff(
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     tables : tree like a, optional
-        The tables to which the gradients belong, because a regularizer may have added a multiple of a table to its
-        gradient.
+        The tables to which the gradients belong. With the tables, `diff` can find a regularizer, which adds a multiple
+        of a table to the gradient.
 
     Returns
     -------
@@ -153,8 +154,8 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, and explain their differences. `explained` gets the positions of the tensors that differ;
-    `called` has the names of the sides."""
+    """Measure all tensors, and explain the differences. `explained` gets the positions of all tensors except equal
+    tensors of whole numbers. `called` has the names of the sides."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
@@ -173,7 +174,7 @@ def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[
 
 # ---------------------------------------------------------------------- options
 def side_names(names: Any) -> tuple[str, str]:
-    """Return the names of the sides for the report. Raise TypeError unless `names` is two strings."""
+    """Return the names of the sides as a tuple. Raise TypeError unless `names` is a list or tuple of two strings."""
     if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]

@@ -29,11 +29,11 @@ import numpy as np
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, dot, matrix
 
-#: The bits of evidence that a cause needs at least.
+#: The least evidence in bits that a cause needs.
 ENOUGH = 40.0
 #: The bits for the sign and exponent of a number.
 SIZES = 6.0
-#: The number of roundings of an element, without the additions of its row's slots.
+#: The largest number of roundings of an element, apart from the additions of slots.
 ROUNDINGS = 8
 #: The cost in bits of a number that is not a short decimal.
 FREE = 24.0
@@ -49,8 +49,8 @@ SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 class Paired:
     """The corresponding elements of two sides, as flat arrays.
 
-    `bound` is the distance that rounding and the slack allow for each element. `top` is the largest |value| of both
-    tensors.
+    `bound` is the distance that rounding and the slack allow for each element. `top` is the largest finite |value| of
+    both tensors.
     """
 
     x: Array
@@ -62,7 +62,7 @@ class Paired:
     top: float
 
     def at(self, places: Array) -> Paired:
-        """Return the elements that a mask or an array of positions selects."""
+        """Return the elements that a mask or an array of positions selects; the row numbers stay unchanged."""
         return replace(self, x=self.x[places], y=self.y[places], bound=self.bound[places])
 
 
@@ -94,9 +94,9 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
 
 # ---------------------------------------------------------------------- agreement
 def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
-    """Return True if x equals y: to the bit if `exact`, else within the bound. Compare a few elements first.
+    """Return True if x equals y: to the bit if `exact`, else within the bound. A few elements are compared first.
 
-    `tolerance` is the relative tolerance of y.
+    `tolerance` is an additional relative tolerance of y.
     """
     n = len(p.x)
     if n > 4 * FEW and not agrees(p.at(np.linspace(0, n - 1, FEW).astype(np.int64)), exact=exact, tolerance=tolerance):
@@ -122,8 +122,8 @@ def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
 
 
 def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
-    """Return the bits of evidence of the elements x whose distances were `was` and are now within the limit. Omit
-    zeros."""
+    """Return the bits of evidence of the elements x, whose distances were `was` and are now within `limit`. Equal
+    elements with equal distances count once; elements without evidence are omitted."""
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
     bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]
@@ -132,15 +132,15 @@ def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
 
 
 def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:
-    """Return the evidence of several tensors together, minus the cost of numbers from the data; None if it is not
-    enough for a cause."""
+    """Return the evidence of several tensors together, minus the cost of numbers from the data. Return None if this is
+    less than `ENOUGH`, or if fewer than `elements` elements have evidence."""
     bits = np.concatenate([np.zeros(0), *found])
     total = float(bits.sum()) - cost
     return total if total >= ENOUGH and len(bits) >= elements else None
 
 
 def _digits(x: Array) -> Array:
-    """Return the largest evidence that each number can be: the bits of its digits, sign and exponent.
+    """Return the largest evidence in bits that each number can give: the number of significant bits, plus `SIZES`.
 
     Counts and powers of two are often equal by chance. This function does not limit the evidence of a zero.
     """
@@ -151,7 +151,8 @@ def _digits(x: Array) -> Array:
 
 # ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
-    """Return the factor c that fits x = c * y best by least squares; 0 if all elements of y are zero."""
+    """Return the factor c that fits x = c * y best by least squares, over finite elements; 0 if all elements of y are
+    zero."""
     square = product = 0.0
     for p in pairs:
         if p is not None:
@@ -163,8 +164,8 @@ def fitted(pairs: Iterable[Paired | None]) -> float:
 
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
-    """Return x with as few decimal digits as possible, and the cost of the digits in bits. `fits` tests whether a
-    shorter number is good enough."""
+    """Return (x rounded to the fewest decimal digits that `fits` accepts, the cost of the digits in bits). If `fits`
+    accepts no number of at most `most` digits, return (x, FREE)."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

@@ -1,4 +1,4 @@
-"""Define `Explanation`: the causes that make two sides equal, in words, with their evidence.
+"""Define `Explanation`: the causes that make two sides equal, in words, with the evidence for these causes.
 
 An explanation has one or two causes; each cause needs enough evidence separately (`islices.porting.compare.evidence`).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that was found: its stable name, a sentence about it, and details for programs."""
+    """One cause that was found: the stable name, a sentence about the cause, and details for programs."""
 
     name: str
     text: str
@@ -31,8 +31,8 @@ class Explanation:
     bits : float
         The evidence in bits: by chance, one in 2^bits random pairs agrees this well.
     slack : float
-        The allowance, in addition to rounding, for two models that compute in different orders. It is relative to each
-        tensor's largest |value|.
+        The allowance, in addition to rounding, for two models that compute in different orders. The allowance is
+        relative to each tensor's largest |value|.
     """
 
     causes: tuple[Finding, ...]
@@ -47,5 +47,5 @@ class Explanation:
 
 
 def name_sides(text: str, names: tuple[str, str]) -> str:
-    """Return a sentence in which the names of the sides replace {a} and {b}."""
+    """Return a text in which the names of the sides replace {a} and {b}."""
     return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)

@@ -35,7 +35,7 @@ SHOWN, WIDTH = 10, 6
 
 @dataclass(frozen=True)
 class Place:
-    """The place of the largest difference: its row, the position in the row, both values, and its size."""
+    """The largest difference: the row, the position in the row, both values, and the size of the difference."""
 
     row: int
     position: tuple[int, ...]
@@ -46,8 +46,8 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """The number of rows of one kind, and the first ten rows as (row number, the first values of each side that has the
-    row)."""
+    """The number of rows of one kind, and the first ten rows. A row is (row number, the first six values on each side
+    that has the row)."""
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
@@ -64,7 +64,7 @@ class TensorDifference:
     equal : bool
         True if the dtypes, shapes, rows and bits are the same.
     comparable : bool
-        False if rows have different shapes; then the attributes below are not measured.
+        False if rows have different shapes; then the attributes from `rows` on are not measured, except `notes`.
     kinds, dtypes, shapes, slots, norms : pairs, of a and of b
         kinds are texts like "torch sparse"; slots count the stored rows, duplicates included.
     rows : int
@@ -74,8 +74,9 @@ class TensorDifference:
     largest : Place or None
         The largest difference; None if no common element differs (NaN against a number is inf).
     only_a, only_b, differing : RowSample
+        The rows that only one side has, and the rows of both sides that differ.
     notes : tuple of str
-        Remarks that are not differences.
+        Remarks that are not differences, such as that one side has duplicates.
     row_gaps : dict of str to (row numbers, sizes)
         The data of the picture, with the keys "both", "only_a" and "only_b". A size is the largest difference in a row
         of both sides, or the largest value in a row of one side.
@@ -102,17 +103,18 @@ class TensorDifference:
     @property
     def whole(self) -> bool:
         """Return True if both sides contain whole numbers, such as masks or counters. Clipping and means never change
-        these."""
+        whole numbers."""
         return not any(dtype in FLOATS for dtype in self.dtypes)
 
     @property
     def same_rows(self) -> bool:
-        """Return True if no row differs; the types or shapes may differ."""
+        """Return True if both sides have the same rows with the same values. The dtypes or the numbers of rows may
+        differ."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
     @property
     def same_shape(self) -> bool:
-        """Return True if the shapes agree, or if one has an unknown number of rows."""
+        """Return True if the shapes agree. An unknown number of rows agrees with any number."""
         return same_shape(*self.shapes)
 
     @property
@@ -122,7 +124,6 @@ class TensorDifference:
 
 
 def measure(a: Stored, b: Stored) -> TensorDifference:
-    """Compare one tensor of both sides."""
     head: dict[str, Any] = {
         "name": a.name, "name_b": b.name, "kinds": (_kind(a), _kind(b)), "dtypes": (a.dtype, b.dtype),
         "shapes": (a.shape, b.shape), "slots": (len(a.slot_ids), len(b.slot_ids)), "norms": (a.norm, b.norm),
@@ -181,7 +182,7 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
 
 
 def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    """Return True if the shapes agree, or if one has an unknown number of rows."""
+    """Return True if the shapes agree. An unknown number of rows agrees with any number."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
 
 

@@ -21,8 +21,8 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors by name, with the names in `pair`, or by position. Skip leaves that are
-    None."""
+    """Read two trees and pair their tensors: by the names in `pair`, then by equal names. If no name is common, pair by
+    position, provided that both trees have equally many leaves. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     names, notes = pair_names(left, right, pair), tuple[str, ...]()
     if not names and len(left) == len(right) and not pair:
@@ -53,8 +53,8 @@ def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> 
 
 
 def leaves_beside(tree: Any, both: Both, argument: str) -> list[Stored | None]:
-    """Return the leaf of a third tree that belongs to each pair. The leaf has the name in a, else the name in b, else
-    it is the only leaf."""
+    """Return the leaf of a third tree for each pair, or None: the leaf with the name in a, else with the name in b. For
+    a single pair and a single leaf, names do not matter. Raise ValueError if no leaf fits any pair."""
     pairs = [(x.name, y.name) for x, y in both.stored]
     leaves = {} if tree is None else named_leaves(tree, argument)
     found = [leaves.get(p, leaves.get(q)) for p, q in pairs]

@@ -27,7 +27,7 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: The bits of each type's significand; for integers, the bits of float64's significand.
+#: The bits of each type's significand; for integers, the bits of the largest number, at most float64's 53.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
@@ -37,17 +37,17 @@ LEAST = 64
 
 
 def eps_of(dtype: str) -> float:
-    """Return the spacing of a type at 1; 0 for integers, which are never rounded."""
+    """Return the distance from 1 to the next larger number of a dtype; 0 for integers, which are never rounded."""
     return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows, or all rows, of one tensor on one side, without the zero rows of a dense tensor.
+    """Some or all rows of one tensor on one side, without the zero rows of a dense tensor.
 
-    `terms` is the sum of |slots| for each element, `counts` the number of slots of each row. `known` is False if the
-    slots are unknown or no row has several slots; `terms` is then |values|. `slots` is (ascending row numbers, values)
-    if `values` are sums of slots, else None.
+    `terms` is the sum of |slots| for each element, `counts` the number of slots of each row. If the slots are unknown
+    or no row has several slots, `known` is False and `terms` is |values|. If `values` are sums of slots, `slots` is
+    (ascending row numbers, values), else None.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -78,7 +78,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots; None if they are unknown."""
+        """Return the norm of the unsummed slots; None if the slots are unknown."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
@@ -86,12 +86,13 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the same rows with other values. The slots of the new values are unknown."""
+        """Return the same rows with other values. The slots of the new values are unknown, unless `more` sets the
+        fields."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})
 
     def scaled(self, factor: float) -> Rows:
-        """Return the rows multiplied by a factor."""
+        """Return the rows with values and terms multiplied by a factor; the slots stay unchanged."""
         return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
 
     def onto(self, ids: Array) -> Rows:
@@ -110,7 +111,7 @@ class Rows:
 
 
 def rows_at(x: Stored, places: Any) -> Rows:
-    """Return the rows of a tensor that a mask, a slice or an array of positions in its ids selects."""
+    """Return the rows of x that `places` selects: a mask, a slice or an array of positions in x.ids."""
     ids, values = x.ids[places], wide(x.values[places])
     rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:
@@ -126,7 +127,7 @@ def rows_at(x: Stored, places: Any) -> Rows:
 
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
-    """Return the row numbers of the sample on which causes are tried.
+    """Return the row numbers of a sample of about the given number of elements, on which causes are tried.
 
     The sample contains evenly spaced rows, rows of only one side, rows with several slots, rows with the largest
     values, and rows that differ.
@@ -156,5 +157,5 @@ def spread(x: Array, n: int) -> Array:
 
 
 def _largest(x: Array, n: int) -> Array:
-    """Return the positions of the n largest elements."""
+    """Return the positions of the n largest elements, in any order."""
     return np.arange(len(x)) if len(x) <= n else np.argpartition(-x, n)[:n]

@@ -1,10 +1,11 @@
 """Search for causes: test candidates singly, then in pairs, and rank the candidates that hold.
 
-A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
-within the bound, with enough evidence for each change. A single cause is preferred to two. If several candidates
-explain the difference, the search returns all of them, the most specific first. It omits a candidate that only restates
-another more generally. One explanation must hold for all tensors. If no cause explains the difference, the search runs
-again with slack for two models that compute in different orders. It tries the smallest slack first.
+A candidate is a comparison in which a cause has changed one side. A candidate holds if both sides are then equal, to
+the bit or within the bound, with enough evidence for each change. A single cause is preferred to two. If several
+candidates explain the difference, the search returns all of them, the most specific first. The search omits a candidate
+that is only a more general version of another candidate. One explanation must hold for all tensors. If no cause
+explains the difference, the search runs again with slack for two models that compute in different orders, first with
+the smallest slack.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough,
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.stored import Array
 
-#: The largest probability that a random factor lies as near to one of the predicted candidates.
+#: The largest accepted probability that a random factor would be as close to a prediction as the fitted factor is.
 CHANCE = 1 / 32
-#: (explanations, True if the sides agree within rounding, the distance of the sides if it is within the slack for two
-#: models else None)
+#: (explanations, True if the sides agree within rounding, the distance of the sides or None). The distance is given if
+#: it exceeds rounding, but not the slack for two models.
 Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 def explain(both: Comparison) -> Explained:
-    """Return the explanations, the most specific first; none if no known cause makes the sides equal."""
+    """Return `Explained`, with the most specific explanation first. There is no explanation if no known cause makes the
+    sides equal."""
     singles = list(_changes(both))
     for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
         now, loose = replace(both, slack=slack), [replace(c, slack=slack) for c in singles]
@@ -48,8 +50,8 @@ def explain(both: Comparison) -> Explained:
 def _changes(now: Comparison) -> Iterator[Comparison]:
     """Yield the comparison after each possible further change of one side.
 
-    The same change of values on both sides would cancel out, so it is not tried. The same cause may drop rows from both
-    sides.
+    The same change of values on both sides would cancel out, so the second change is not tried. A cause that drops rows
+    may drop rows from both sides.
     """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):
@@ -59,10 +61,11 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
-    """Return the explanations that hold. `tried` has pairs of (a comparison, the comparisons after one change more). An
-    explanation consists of changes, or of changes and a factor.
+    """Return the explanations that hold: changes, or changes and a factor. `tried` has pairs of (a comparison, the
+    comparisons after one more change).
 
-    A factor that was estimated from the elements is only reported if nothing else explains the difference.
+    If `exactly` is True, only changes that make the bits equal count. An explanation with a factor that was estimated
+    from the elements is only reported if nothing else explains the difference.
     """
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
@@ -102,8 +105,8 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
 
 
 def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
-    """Return the explanation that consists of the changes so far and of the findings in `more`. In texts, replace {x}
-    and {y} by {a} and {b}."""
+    """Return the explanation that consists of the changes so far and of the findings in `more`. In texts, {a} and {b}
+    replace {x} and {y}."""
     found = []
     for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]
@@ -114,8 +117,8 @@ def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: 
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
-    """Return the distance that each element had before the kth change: the size of the change, or the value itself if
-    the change drops rows."""
+    """Return the distance of each element before the kth change, which is the size of the change. If the change drops
+    or renumbers rows or removes precision, return the |value| of each element instead."""
     cause, which, change, *_ = now.chain[k]
     if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
         final: Array = np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
@@ -129,8 +132,8 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 # ---------------------------------------------------------------------- factors
 def _by_factors(now: Comparison) -> Iterator[Explanation]:
-    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one for each
-    side, the first that holds."""
+    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one explanation
+    for each side, the first that holds."""
     for cause in CAUSES.values() if None not in now.elements else ():
         sides = set()
         for f in cause.foretell(now) if cause.foretell else ():

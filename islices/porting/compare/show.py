@@ -176,8 +176,8 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw the largest number of each differing row. The logarithmic axis omits zeros and numbers that are not
-    finite."""
+    """Draw the largest |difference| of each row of both sides, and the largest |value| of each row of only one side.
+    The logarithmic axis omits zeros and numbers that are not finite."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

@@ -1,7 +1,7 @@
-"""Read a leaf of any framework for comparison: its slots and its coalesced rows, as host arrays.
+"""Read a leaf of any framework for comparison: the slots and the coalesced rows, as host arrays.
 
-The time and memory for a sparse leaf depend on its stored rows, not on its table. For a dense leaf, they depend on its
-elements.
+The time and memory for a sparse leaf depend on the number of stored rows, not on the size of the table. The time and
+memory for a dense leaf depend on the number of elements.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One tensor of one side. A dense tensor has one slot for each of its rows; a 0-d tensor counts as one row.
+    """One tensor of one side. A dense tensor has one slot for each row; a 0-d tensor counts as one row.
 
-    `values` and `slots` are host arrays, with uint16 in the place of bfloat16.
+    `values` and `slots` are host arrays, with uint16 for bfloat16.
     """
 
     name: str
@@ -49,18 +49,16 @@ class Stored:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of one row."""
         return tuple(self.values.shape[1:])
 
     @property
     def has_duplicates(self) -> bool:
-        """Return True if a row has several slots."""
         return len(self.slot_ids) > len(self.ids)
 
     @lazy_property
     def by_row(self) -> tuple[Array, Array]:
-        """Return (the order that sorts the slots by row, the start of each row's slots in this order and the end of the
-        last row)."""
+        """Return (order, starts): the order that sorts the slots by row, and the start of each row's slots in this
+        order. The last item of starts is the number of slots."""
         order, _, starts = group(self.slot_ids)
         return order, starts
 
@@ -101,7 +99,8 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Return a leaf of any framework as host arrays; raise TypeError if no backend supports the leaf."""
+    """Return a leaf of any framework as host arrays. Errors contain `argument`; raise TypeError if no backend supports
+    the leaf."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else accept(x, argument)
@@ -159,7 +158,7 @@ def bits_equal(a: Array, b: Array) -> Array:
 
 
 def rows_differ(x: Array, y: Array) -> Array:
-    """Return a mask (k,) of the rows whose bits differ between two arrays of the same shape. Compute block by block."""
+    """Return a mask (k,) of the rows that differ between two arrays of the same shape. Compute block by block."""
     out = np.zeros(len(x), bool)
     for part in blocks(len(x), x.shape[1:]):
         p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
@@ -179,7 +178,7 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def row_tops(sizes: Array) -> Array:
-    """Return the largest number of each row, an array of shape (k,)."""
+    """Return the largest number of each row, an array of shape (k,). Negative results become 0."""
     tops: Array = matrix(sizes).max(axis=1, initial=0.0)
     return tops
 
@@ -194,7 +193,7 @@ def dot(x: Array, y: Array) -> float:
 
 
 def norm_of(x: Array) -> float:
-    """Return the 2-norm of all elements, computed with the sums of SPEC clause 7, before its last rounding."""
+    """Return the 2-norm of all elements before the last rounding of SPEC clause 7."""
     x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
         _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)
@@ -221,7 +220,7 @@ def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return the values for the row numbers `rows`. `part` has the values of the row numbers `ids`; both arrays of
+    """Return the values for the row numbers `rows`. `part` has the values for the row numbers `ids`; both arrays of row
     numbers are ascending. Rows that are not in `ids` get `fill`."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))

@@ -1,10 +1,10 @@
-"""Compare two trainings step by step, as long as rounding explains the distance between them.
+"""Compare two trainings step by step until rounding no longer explains a difference.
 
 positions       the trees of a step, as host arrays
 folder          a recording: a folder with a file for each step
 recorder        `Recorder`, which writes a recording
-tensor_names    which tensor of one side belongs to which of the other
-distances       the distance of two sides
+tensor_names    pairs the tensors of both sides
+distances       computes the distances between two sides
 movements       judges the optimizer step, element by element
 verdict         judges one step up to the first position that rounding does not explain
 trainings       `parity`, which judges step after step, and `Parity`, its result

@@ -1,6 +1,6 @@
 """Describe optimizers as JSON values: the name in `islices.optim`, the semantics and the hyperparameters.
 
-A recording contains such a description.
+Recordings contain these descriptions.
 
 May import: the core.
 """
@@ -18,8 +18,11 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """Return the description of an optimizer as JSON values. Raise TypeError if a hyperparameter is a function or an
-    array."""
+    """Return the description of an optimizer as a dict of JSON values. A description is checked and copied.
+
+    Raise TypeError if a hyperparameter of the optimizer is a function or an array. Raise TypeError or ValueError if a
+    description is invalid.
+    """
     if isinstance(x, Mapping):
         if other_class(x) is None:
             _check(x)
@@ -40,8 +43,8 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Return {name of a tensor, or "" for all tensors: description of its optimizer}. Raise TypeError for wrong
-    arguments."""
+    """Return {name of a tensor, or "" for all tensors: description of the optimizer}, or {} for None. Raise TypeError
+    or ValueError if `given` is invalid."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -57,13 +60,14 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(description: Mapping[str, Any]) -> str | None:
-    """Return the class name if the description is of an optimizer that `islices.optim` does not have, else None."""
+    """Return the name if the description is {"class": name}, which means that `islices.optim` does not have the
+    optimizer; else return None."""
     name = description.get("class") if len(description) == 1 else None
     return name if isinstance(name, str) else None
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError if a description fits no optimizer of `islices.optim`."""
+    """Raise TypeError or ValueError if no optimizer of `islices.optim` accepts the description."""
     options = dict(description)
     name = options.pop("name", None)
     if not isinstance(name, str) or name not in RECORDS:

@@ -20,7 +20,7 @@ from islices.porting.trajectory.positions import Leaf, Leaves
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
-    """Return an iterator over blocks of (row numbers, rows of x, the same rows of y) in float64; None if the shapes
+    """Return an iterator over blocks (row numbers, rows of x, rows of y), with rows in float64; None if the shapes
     differ.
 
     Duplicates are summed. A row that only one side stores has zeros on the other side. Rows that are zeros on both
@@ -35,17 +35,17 @@ def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
 
 
 def values_of(x: Leaf) -> Array:
-    """Return the elements of a leaf: the array, or the values of slices."""
     return x if isinstance(x, np.ndarray) else x.values
 
 
 def eps_of(x: Leaf) -> float:
-    """Return the spacing of a leaf's type at 1; 0 for whole numbers."""
+    """Return the distance from 1 to the next larger number of a leaf's dtype, or 0 if the leaf has whole numbers."""
     return eps_of_type(dtype_name(values_of(x).dtype))
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
-    """Return True if two leaves have the same numbers; their types may differ."""
+    """Return True if two leaves have the same shape and, after duplicates are summed, the same numbers. The dtypes may
+    differ."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
         return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # for whole tables, this avoids copies in float64
     pairs = beside(x, y)
@@ -53,7 +53,7 @@ def same_values(x: Leaf, y: Leaf) -> bool:
 
 
 def gap(x: Array, y: Array) -> float:
-    """Return the largest |x - y| of two arrays of the same shape, with at least one axis."""
+    """Return the largest |x - y| of two arrays with the same shape, which has at least one axis."""
     found = 0.0
     for part in blocks(len(x), x.shape[1:]):
         p, q = x[part], y[part]
@@ -63,7 +63,7 @@ def gap(x: Array, y: Array) -> float:
 
 
 def relative(x: Array, y: Array) -> Array:
-    """Return |x - y| / max(|x|, |y|), element by element; 0 where they are equal."""
+    """Return |x - y| / max(|x|, |y|) for each element: 0 where x equals y, and 1 where the quotient is not finite."""
     away = apart(x, y)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = away / np.maximum(np.abs(x), np.abs(y))
@@ -72,9 +72,10 @@ def relative(x: Array, y: Array) -> Array:
 
 
 def summed(x: Leaf) -> tuple[Array, Array] | None:
-    """Return (row numbers, the distance that two orders of summation may cause), or None if there are no duplicates.
+    """Return (row numbers, relative distances), or None for an array and for slices without duplicates.
 
-    The distance is relative, one number per element. Sums of m terms may differ by (m - 1) eps of the sum of |terms|.
+    Each element has one distance, at most 1: the distance that two orders of summation may cause. Two sums of m terms
+    may differ by (m - 1) eps times the sum of |terms|.
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None
@@ -88,8 +89,11 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
 
 
 def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, float]]:
-    """Return (norm of the difference, norm of the side with the larger norm, eps) for each tensor that both sides
-    have."""
+    """Return {name: (norm of the difference, the larger norm of both sides, the larger eps)} for the tensors that both
+    sides have.
+
+    The norms of the sides leave out elements that are not finite. If the shapes differ, the distance is infinite.
+    """
     found, (a, b) = {}, pair
     for name in filter(b.__contains__, a):
         pairs = beside(a[name], b[name])
@@ -104,7 +108,7 @@ def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, floa
 
 
 def _norm(x: Array) -> float:
-    """Return the 2-norm of all elements, without overflow."""
+    """Return the 2-norm of all elements. The elements are scaled first, so that no square overflows."""
     top = float(np.abs(x).max(initial=0.0))
     if not 0 < top < math.inf:
         return top

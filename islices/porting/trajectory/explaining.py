@@ -1,5 +1,5 @@
-"""Explain the position where two trainings diverge: pass the values of both sides to `islices.diff`, with the inputs
-from which they were computed.
+"""Explain the difference at the position where two trainings diverge: with `islices.diff`, or with `explain_step` for
+an optimizer step.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -21,11 +21,11 @@ from islices.porting.trajectory.positions import Leaves, Step, Steps
 
 #: framework -> the semantics of its optimizers
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
-#: The number of other tensors to explain if the step of the furthest tensor has no explanation.
+#: The number of other tables to try if no cause is known for the table that uses most of its allowance.
 LARGER = 2
-#: The causes of gradients that tables and states may also have. The line that fixes a table or a state is unknown.
+#: The causes of `diff` that tables and states may have, too. The lines that fix these causes apply only to gradients.
 OF_ARRAYS = ("dtype", "factor", "off_by_one", "rounded", "sign")
-#: position -> other positions of the same step that may show the cause
+#: position -> the positions of the same step to compare if no cause is known there
 OTHERS = {
     "outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
     "state": ("gradients", "clipped"),
@@ -37,7 +37,11 @@ Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return (the difference at a position, {another position of the step: its difference, if that has a cause})."""
+    """Return (the difference at `position`, {other position of the step: the difference there}).
+
+    Other positions are compared only if no cause is known at `position`. The dict contains the positions for which a
+    cause is known. `tensor` is the tensor that uses most of its allowance.
+    """
     found = _position(position, tensor, now, known)
     also = {}
     for other in () if found.causes else OTHERS.get(position, ()):
@@ -69,7 +73,8 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain tables or states. First try all tensors together, then only the tensor that is furthest apart."""
+    """Explain the difference of tables or states. Compare all tensors together, and use `instead` if `diff` finds no
+    cause. If `instead` is empty as well, compare only `tensor`."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -78,7 +83,8 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return an explanation if all differing states have one constant value per side, and the two values differ."""
+    """Return the explanation that the states have different initial values. Return () unless, on each side, all
+    differing states consist of one repeated number."""
     differing = [(values_of(x), values_of(b[name])) for name, x in a.items() if not same_values(x, b[name])]
     begins = [{number for x in side for number in np.unique(x)[:2].tolist()} for side in zip(*differing, strict=True)]
     if [len(numbers) for numbers in begins] != [1, 1]:
@@ -90,13 +96,15 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return the difference of tables or states without the causes that only gradients have, such as clipping."""
+    """Return the difference without causes that only gradients can have, such as clipping. If no other cause is left,
+    use `instead`."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 
 
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
-    """Return the difference without the lines that fix the named causes."""
+    """Return the difference with a mark on the named causes, so that reports show no line that fixes them. Causes of an
+    optimizer step get no mark."""
 
     def without_fix(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
@@ -107,9 +115,10 @@ def _unmended(found: Difference, names: Collection[str]) -> Difference:
 
 # ---------------------------------------------------------------------- the step
 def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
-    """Explain the step of the tensor that is furthest apart.
+    """Explain the difference of a table or a state after the step.
 
-    If that tensor is too small to prove a cause, as a bias of one element is, use the tensors with the most elements.
+    A small tensor, such as a bias of one element, has too few elements to prove a cause. If no cause is known for a
+    table, the tables with the most elements are tried.
     """
     tables = now.a.get("tables")
     name = tensor if tensor in tables else tensor.rpartition(".")[0]
@@ -124,8 +133,8 @@ def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
 
 
 def _steps_of(name: str, now: Steps, known: Known) -> Difference:
-    """Find the optimizer of each side's step of a tensor, if the inputs of both steps are known, and explain the
-    difference."""
+    """Explain the difference of a table after the step. Compare the optimizers of both sides if the inputs of both
+    steps are known, else compare the tables."""
     one, other = (_table_step(s, name) for s in now)
     if one is not None and other is not None:
         return _of_arrays(explain_step(one, other, name, known["names"]))
@@ -134,8 +143,7 @@ def _steps_of(name: str, now: Steps, known: Known) -> Difference:
 
 
 def _table_step(s: Step, name: str) -> TableStep | None:
-    """Return the step of a table with its state and the description of its optimizer, or None if a part is not
-    recorded."""
+    """Return the step of a table, or None if the tables, the gradient or, after step 1, the states are not recorded."""
     step = s.table(name)
     if step.before is None or step.after is None or step.gradient is None or (s.number != 1 and "state" not in s.trees):
         return None

@@ -1,7 +1,8 @@
 """Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
-Tables and states change little from step to step. After the first step, a recording contains only the changed rows of
-tables and states. Slices at these positions replace rows of the previous array.
+Tables and states change little from step to step. After the first step, a recording omits unchanged tables and states.
+If at most half of the rows of a float table have changed, the recording contains slices with the new values of these
+rows.
 
 May import: `numpy`, the core, this folder.
 """
@@ -23,24 +24,24 @@ from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import BEFORE, POSITIONS, Leaf, Leaves, Step
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
-#: The positions whose arrays continue from step to step.
+#: The positions of tables and states, which persist from step to step.
 LASTING = (*BEFORE, *BEFORE.values())
 
 
 def is_folder(x: Any) -> bool:
-    """Return True if the argument for a side is a folder, which means a str or a path."""
+    """Return True if `x` is a path: a str, bytes or os.PathLike object."""
     return isinstance(x, (str, bytes, os.PathLike))
 
 
 def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """Return (number, file) of each step of a recording, in order."""
+    """Return [(step number, file)] of a recording, sorted by number."""
     found = ((FILE.fullmatch(path.name), path) for path in Path(folder).iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
 # ---------------------------------------------------------------------- writing
 def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
-    """Write a step, completely or not at all. Return the tables and states after the step; the next call needs them as
+    """Write a step, completely or not at all. Return the latest tables and states; the next call needs them as
     `last`."""
     trees: dict[str, Leaves] = {}
     now = dict(last)
@@ -61,7 +62,8 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """Return the change of a table as slices of the changed rows, the whole table, or None if nothing changed."""
+    """Return None if a leaf has not changed, slices with the changed rows of a float table if at most half have
+    changed, else the leaf."""
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:
@@ -77,8 +79,8 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
 
 # ---------------------------------------------------------------------- reading
 def read_folder(folder: Any, argument: str) -> Iterator[Step]:
-    """Yield the steps of a recording. Raise ValueError if the folder has no steps, FileNotFoundError if there is no
-    folder."""
+    """Return an iterator over the steps of a recording. Raise FileNotFoundError if there is no folder, ValueError if it
+    contains no step."""
     path = Path(os.fsdecode(folder))
     if not path.is_dir():
         raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")
@@ -108,7 +110,8 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
 
 
 def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
-    """Return the tables of a step: the known arrays with the rows that the step replaces."""
+    """Return the known arrays after a step. Slices in `leaves` replace rows of a known array; arrays replace a whole
+    array."""
     out = dict(known)
     for name, x in leaves.items():
         if isinstance(x, IndexedSlices):

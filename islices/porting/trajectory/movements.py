@@ -1,11 +1,11 @@
-"""Judge the optimizer step element by element: the tables and states after the step, compared with those before the
-step.
+"""Judge the tables and states after an optimizer step, element by element.
 
-A movement is the change of an element by a step. The allowance is the distance that the two movements of an element may
-have. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus the
-rounding of the table, plus 2 r R. Here r is the relative distance of the inputs of the two steps, which are gradients
-and states, in that element. If a gradient has cancelled, r is near 1. There, Adagrad and Adam take full steps in the
-direction of a rounding error, so such elements are not judged.
+A movement is the change of an element by a step. The allowance limits the distance between the two sides' movements of
+an element. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus
+the rounding of the table, plus 2 r R, plus the distance of the element before the step. Here r is the relative distance
+between the two sides' inputs of that element's step, which are gradients and states. If a gradient has cancelled, r is
+near 1. There, Adagrad and Adam take full steps in the direction of a rounding error, and the allowance 2 R accepts any
+two movements.
 
 `Past` stores the contribution of earlier steps to the allowance.
 
@@ -28,11 +28,11 @@ from islices.porting.trajectory.distances import beside, eps_of, gap, relative, 
 from islices.porting.trajectory.positions import Steps
 
 Pair = tuple[Array, Array]
-#: A function from row numbers to the relative distance between the two sides' inputs of each element's step.
+#: A function from row numbers to the relative distance between both sides' gradients and states, for each element.
 Inputs = Callable[[Array], Array]
 #: The difference, in eps of a movement, that two computations of the same formula may have.
 ROUNDINGS = 64.0
-#: beta2, the decay of running means of squares, as most optimizers have it.
+#: The beta2 (the decay of running means of squares) to assume if no description has one.
 BETA2 = 0.999
 
 
@@ -43,8 +43,10 @@ class Found:
     Attributes
     ----------
     apart : float
-        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss and gradients, the
-        distance is relative to the tensor's norm. For steps and states, it is the distance in one element.
+        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and tables
+        between steps, the distance is relative to the tensor's norm. For clipped gradients, `apart` is the distance of
+        all tensors together, relative to the norm of all tensors. For the batch and the start, `apart` is the norm of
+        the difference. For steps and states, `apart` is the distance in one element.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
@@ -60,14 +62,15 @@ class Found:
 
     @property
     def share(self) -> float:
-        """Return apart / allowed. Rounding does not explain a share above 1."""
+        """Return apart / allowed: 0 if the sides are equal, infinite if they differ and no distance is allowed.
+        Rounding does not explain a share above 1."""
         if not self.apart:
             return 0.0
         return self.apart / self.allowed if self.allowed else math.inf
 
 
 def furthest(found: Iterable[Found]) -> Found:
-    """Return the `Found` that uses most of its allowance."""
+    """Return the `Found` with the largest share, or a `Found` with the distance 0 if there is none."""
     return max(found, key=lambda one: one.share, default=Found(0.0, 0.0, ""))
 
 
@@ -80,11 +83,11 @@ class MovingRows:
     values: Array
 
     def at(self, rows: Array) -> Array:
-        """Return the values for the given ascending row numbers."""
+        """Return the values for the given ascending row numbers, as float64."""
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return the values of both objects in one, combined element by element with the function `by`."""
+        """Return one object with the rows of both. The function `by` combines the two values of each element."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
@@ -100,10 +103,10 @@ class Past:
     count : int
         The number of steps.
     reach : dict of str to float
-        The largest movement so far of each table.
+        The largest change of an element by a step so far, for each table.
     relative : dict of str to MovingRows
-        The relative distance of each table's gradients: the last step for a table with states, all steps so far for a
-        table without.
+        The relative distance between the two sides' gradients of each table: in the last step if both sides have a
+        common state, else the maximum over all steps so far.
     """
 
     last: Steps | None = None
@@ -112,7 +115,6 @@ class Past:
     relative: dict[str, MovingRows] = field(default_factory=dict)
 
     def add(self, now: Steps) -> None:
-        """Add a step to the summary."""
         for name, x, y in _tables(now):
             self.reach[name] = max(self.reach.get(name, 0.0), gap(x.before, x.after), gap(y.before, y.after))
             here = _gradients_apart(x, y)
@@ -122,7 +124,8 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield the two sides' steps of each table that both sides have before and after the step."""
+    """Yield (name, step of a, step of b) for each table that both sides have before and after the step with the same
+    shape. Each table gets at least one axis."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]
@@ -132,8 +135,8 @@ def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
 
 
 def _gradients_apart(x: TableStep, y: TableStep) -> MovingRows:
-    """Return the relative distances of a table's gradients, including the distance that orders of summing duplicates
-    may cause."""
+    """Return the relative distances between the two sides' gradients of a table, plus the distances that different
+    orders of summing duplicates may cause."""
     found = none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *x.before.shape[1:])))
     gradients = [s.gradient for s in (x, y) if s.gradient is not None]
     if parts := [(ids, relative(p, q)) for ids, p, q in (len(gradients) == 2 and beside(*gradients)) or ()]:
@@ -153,7 +156,8 @@ def _common_states(x: TableStep, y: TableStep) -> list[Pair]:
 
 # ---------------------------------------------------------------------- one step
 def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
-    """Judge the tables after a step, then the states. `past` already includes the step."""
+    """Yield ("step", the distance of the tables after a step), then ("state", the distance of the states). `past`
+    already includes the step."""
     if any(position not in s.trees for s in now for position in ("tables", "tables_after")):
         return
     known = all(s.applied for s in now)
@@ -168,8 +172,8 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
-    """Return the relative distance of the inputs (gradients and states) of each element's step, as a function of row
-    numbers."""
+    """Return a function from row numbers to the relative distance of each element's inputs: the largest distance of the
+    gradients and of the states."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 
@@ -225,7 +229,8 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Compare the movements of both sides. The allowance includes the distance of the sides before the step."""
+    """Return the element whose movements on both sides use most of the allowance. The allowance includes the distance
+    of the sides before the step."""
     found = Found(0.0, 0.0, name)
     moved = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(moved), before[0].shape[1:]) if len(moved) else ():

@@ -22,7 +22,7 @@ TITLES = {
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
-#: position -> advice if `diff` names no cause at this or another position of the step
+#: position -> advice if no cause is known at this position or another position of the step
 HINTS = {
     "batch": "hand both sides the same samples in one order: from a file, not shuffled",
     "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
@@ -34,7 +34,6 @@ DRAWN = ("outputs", "gradients", "clipped")
 
 
 def report(found: Parity) -> str:
-    """Return the report as plain text."""
     lines = [_verdict(found)]
     lines += [f"note: {note}" for note in found.notes]
     lines += ["", *_table(found)]
@@ -81,8 +80,8 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """Return a table with the largest distance of the sides at each position, as a number and as a share of its
-    allowance."""
+    """Return the lines of a table with one line per position: the distance that uses most of its allowance, and the
+    share of the allowance."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:
         steps = [s for s in found.steps if position in s.positions]

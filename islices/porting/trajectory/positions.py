@@ -49,7 +49,6 @@ class Step:
     framework: str = ""
 
     def get(self, position: str) -> Leaves:
-        """Return the leaves at a position, or an empty dict if the step does not have the position."""
         return self.trees.get(position, {})
 
     @property
@@ -59,7 +58,8 @@ class Step:
         return {**self.get("gradients"), **self.get("clipped")}
 
     def table(self, name: str) -> TableStep:
-        """Return the step of one table, with None for each part that is not recorded."""
+        """Return the step of one table. A table or gradient that is not recorded is None; a state that is not recorded
+        is {}."""
         start = f"{name}."
         state, after = (
             {key.removeprefix(start): x for key, x in self.get(position).items() if key.startswith(start)}
@@ -71,7 +71,7 @@ class Step:
 
 
 class Steps(NamedTuple):
-    """One step of both sides; the tensors of b have their names in a."""
+    """One step of both sides, in which the tensors of b are renamed to the names in a."""
 
     a: Step
     b: Step
@@ -109,9 +109,9 @@ def host_leaves(tree: Any, argument: str) -> Leaves:
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:
-    """Return one step of a user's iterator. Its number is `number` unless the step contains one.
+    """Return one step of a user's iterator. The step gets `number` unless it contains a number.
 
-    Raise TypeError if the step is not a mapping of positions, ValueError if a position is unknown.
+    Raise TypeError if the step is not a mapping of positions, ValueError if a position or the number is invalid.
     """
     if isinstance(given, Step):
         return given

@@ -24,7 +24,7 @@ class Recorder:
     Parameters
     ----------
     folder : str or path
-        The folder for the files; it is made if it does not exist.
+        The folder for the files; the folder is made if it does not exist.
     every : int
         Record step 1 and each step whose number is a multiple of this. Other steps are counted but not written.
     overwrite : bool
@@ -42,9 +42,10 @@ class Recorder:
     Notes
     -----
     Three integrations call a recorder automatically: `islices.backends.torch.TorchRecorder` with hooks of model and
-    optimizer, the callback `islices.backends.keras.KerasRecorder`, and `islices.backends.jax.optax.recorded`. After the
-    first step, a file contains only the changed rows of tables and states. Each file is complete or absent (SPEC clause
-    21). SPEC clause 23 defines recordings.
+    optimizer, the callback `islices.backends.keras.KerasRecorder`, and `islices.backends.jax.optax.recorded`. With
+    ``every=1``, a file after the first omits unchanged tables and states. If at most half of the rows of a float table
+    have changed, the file contains only these rows. Each file is complete or absent (SPEC clause 21). SPEC clause 23
+    defines recordings.
 
     Examples
     --------
@@ -97,13 +98,12 @@ class Recorder:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Discard a step that has begun but not ended."""
+        """Discard the positions that were added but not written."""
         self._pending = {}
 
     @property
     def wanted(self) -> bool:
-        """Return True if the next step will be written. For a step that is not written, you need not compute expensive
-        values."""
+        """Return True if the current step will be written. If not, you need not compute values for the step."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
@@ -136,10 +136,11 @@ class Recorder:
             Trees: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. Positions are
             ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the step),
             ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a dict
-            {tensor: {array: ...}}. The tables after a step are the tables before the next step, so recording one of the
-            two is enough. ``optimizer`` is a description, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a
-            dict from tensors' names to descriptions. `parity` uses the description to explain steps. For an optimizer
-            that `islices.optim` does not have, the description is {"class": "its name"}.
+            {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next step,
+            so recording one of the two is enough. ``optimizer`` is a description, {"name": "adam", "semantics":
+            "torch", "lr": 1e-3, ...}, or a dict from tensors' names to descriptions. `parity` uses the description to
+            explain steps. For an optimizer that `islices.optim` does not have, the description is {"class": "its
+            name"}.
 
         Raises
         ------

@@ -19,16 +19,16 @@ from islices.core.slices import shape_of
 from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
-#: The positions whose leaves have the name of a table, or such a name with a suffix.
+#: The positions whose leaves have the name of a table, some with a suffix.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
-#: The positions of `NAMED` whose leaves have a suffix.
+#: The positions of `NAMED` whose leaves have a suffix: a dot and the name of the state's array.
 NESTED = ("state", "state_after")
 
 
 @dataclass
 class Pairing:
     """The pairs of two sides' tensors. `names` maps names in b to names in a. `transposed` has the names in a of
-    tensors that are transposed in b. `only_a` and `only_b` are the unpaired tensors."""
+    tensors that are transposed in b. `only_a` and `only_b` are the names of the unpaired tensors."""
 
     names: dict[str, str] = field(default_factory=dict)
     transposed: frozenset[str] = frozenset()
@@ -36,8 +36,8 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """Return a step of b with the names and layouts of a. `other` is the same step of a; leaves without a name in
-        `names` are paired with its leaves."""
+        """Return a step of b with the names and layouts of a. `other` is the same step of a; the leaves of b's batch,
+        outputs and loss are paired with the leaves of `other`."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -59,23 +59,24 @@ class Pairing:
 
 
 def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
-    """Split the name of a state's array into the name of the tensor and the rest, which begins with a dot."""
+    """Split the name of a state's array into (the longest name in `tensors` that fits, the rest, which begins with a
+    dot). If no name fits, the rest is ""."""
     found = [t for t in tensors if name.startswith(f"{t}.")]
     tensor = max(found, key=len, default=name)
     return tensor, name[len(tensor) :]
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Pair the leaves of batches, outputs and losses by name. If no name is common, pair the leaves by shape, then by
-    position."""
+    """Return the leaves of a batch, outputs or loss with names of `others`. If no name is common, each leaf gets the
+    name of the first unused leaf with the same shape. The shapes are compared without axes of length one."""
     alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
     names = {name: alike.get(name, name) for name in leaves}
     return {new: _shaped(leaves[name], others.get(new)) for name, new in names.items()}
 
 
 def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) -> dict[str, str]:
-    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` that fits by the
-    earliest possible rule."""
+    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` that fits the
+    first rule; if none fits, the next rule is tried."""
     free, names = dict(left), {}
     for q, y in right.items():
         match = next((p for fits in rules for p, x in free.items() if fits(x, y)), None)
@@ -86,12 +87,14 @@ def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) 
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
-    """Return the shape without axes of length one. Only some frameworks add such axes to scores and losses."""
+    """Return the shape without axes of length one, because only some frameworks add axes of length one to scores and
+    losses."""
     return tuple(n for n in shape_of(x) if n != 1)
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """Return an array with the shape of the other side's array if the shapes differ only in axes of length one."""
+    """Return an array with the shape of the other side's array if the shapes differ only in axes of length one, else
+    the leaf unchanged."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
@@ -99,8 +102,8 @@ def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of the first steps of both sides. Raise ValueError if a name in `pair` does not exist, or if no
-    tensors match."""
+    """Pair the tensors of the first steps of both sides: by `pair`, by name, or by shape if no name is common. Raise
+    TypeError or ValueError if `pair` is invalid, ValueError if no tensors match."""
     left, right = _tensors(a), _tensors(b)
     names = {q: p for p, q in pair_names(left, right, pair).items()}
     if not set(left) & set(right):
@@ -121,7 +124,7 @@ def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
 
 
 def _tensors(step: Step) -> Leaves:
-    """Return the tensors of a side: its tables, or its gradients if there are no tables."""
+    """Return the tensors of a side: the tables, or the gradients if there are no tables."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
         if leaves := step.get(position):
             return leaves
@@ -129,8 +132,8 @@ def _tensors(step: Step) -> Leaves:
 
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
-    """Pair the tensors of two sides that have no common name. If the shapes agree in order, pair by position, else by
-    shape and order."""
+    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` with the same
+    shape, or else with the transposed shape."""
     return _matched(
         left, right, lambda x, y: shape_of(x) == shape_of(y),
         lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],

@@ -1,4 +1,4 @@
-"""Define `parity`, which compares two trainings step by step until rounding does not explain a difference.
+"""Define `parity`, which compares two trainings step by step until rounding no longer explains a difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -36,14 +36,15 @@ class Stop:
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
         The first position that rounding does not explain. All positions before it agree.
     tensor : str
-        The tensor whose distance exceeds its allowance most.
+        The tensor that exceeds its allowance most.
     apart, allowed : float
         The distance of the sides, and the distance that rounding may cause (see
         `islices.porting.trajectory.movements.Found`).
     difference : Difference
-        The result of `islices.diff` for both sides at the position.
+        The difference of both sides at the position, with the causes.
     also : dict of str to Difference
-        If no cause is known for this position: other positions of the step at which `diff` names a cause.
+        The differences at other positions of the step for which a cause is known. The dict is empty if a cause is known
+        for this position.
     """
 
     step: int
@@ -64,9 +65,10 @@ class Parity(Reported):
     equal : bool
         True if rounding explains the distance in every step.
     stop : Stop or None
+        The position where the trainings diverge; None if `equal` is True.
     steps : tuple of Verdict
-        One verdict for each compared step. If the comparison stopped early, the last verdict is of the step where it
-        stopped.
+        One verdict for each compared step. The last verdict is of the last compared step, where the comparison may have
+        stopped early.
     same_bits : int
         The number of steps, counted from the first, in which all values that both sides have agree to the bit.
     names : (str, str)
@@ -76,6 +78,7 @@ class Parity(Reported):
     transposed : tuple of str
         The tensors that are transposed in b.
     notes : tuple of str
+        Remarks, such as the names of tensors that only one side has.
     """
 
     equal: bool
@@ -101,7 +104,8 @@ class Parity(Reported):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields by name, as a dict that json.dumps accepts; docs/parity.md describes the keys."""
+        """Return the fields by name and `same_bits`, as a dict that json.dumps accepts; docs/parity.md describes the
+        keys."""
         return {**super().to_json(), "same_bits": self.same_bits}
 
     def _figure(self) -> Any:
@@ -133,8 +137,8 @@ def parity(
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        The optimizer of the tables, or a dict from tensors' names to optimizers. It is used to explain steps. By
-        default, it is read from the recordings.
+        The optimizer of the tables, or a dict from tensors' names to optimizers. `parity` uses the optimizer to explain
+        steps. By default, the recordings name the optimizer.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     ignore : sequence of str
@@ -231,8 +235,8 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield the steps, with missing tables and states filled in: the values after a step are the values before the
-    next."""
+    """Yield the steps, and fill in missing tables and states: the values after a step are the values before the next
+    step."""
     held: Step | None = None
     for step in steps:
         if held is not None:
@@ -249,7 +253,8 @@ def _linked(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
-    """Yield pairs of steps with the same number. Skip steps that only one side has."""
+    """Yield pairs of steps with the same number. Skip steps that only one side has, and add remarks about these steps
+    to `notes`."""
     skipped = 0
     x, y = next(a, None), next(b, None)
     while x is not None and y is not None:

@@ -1,10 +1,10 @@
 """Judge one step of two sides, position by position, up to the first position that rounding does not explain.
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ
-by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, the gradients differ as
-well. The allowance for the gradients includes `GROWTH` times the relative distance of the tables, over the rows in the
-step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
+functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). A tensor may also
+differ by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, outputs, loss and
+gradients differ as well. The allowance for these positions includes `GROWTH` times the relative distance of the tables,
+over the rows in the step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
 
 **Clipping** is a projection: in the 2-norm, clipping does not increase the distance between two gradients.
 
@@ -47,7 +47,7 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distances, in the order of the judgement. If a position exceeds its allowance, it is the last entry.
+        The distances, in the order of the judgement. A position that exceeds its allowance is the last entry.
     gap : float
         The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
@@ -70,7 +70,8 @@ class Verdict:
 
 
 def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
-    """Judge a step in which the tensors of b have their names in a. Add the step to `past`, and remarks to `notes`."""
+    """Judge a step in which the tensors of b have the names of the tensors of a. Add the step to `past`, and remarks to
+    `notes`."""
     pairs = (now.common(position) for position in now.a.trees)
     same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
     verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
@@ -104,13 +105,14 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Judge each tensor with the allowance `factor` times the eps of the narrower type times the norm."""
+    """Return the `Found` of the tensor that uses most of its allowance: `factor` times the 2-norm times eps of the less
+    precise dtype."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between two steps. The allowance depends on their distance at the end of the
-    first step. Return None if no table changed."""
+    """Judge the tables that a side changed between two consecutive steps; return None if there are none. The allowance
+    depends on the distance of these tables after the first step."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []
@@ -130,7 +132,8 @@ def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
 
 
 def _drift(now: Steps) -> float:
-    """Return the relative distance of the tables before a step, over the rows in the step's gradients."""
+    """Return the relative distance of the tables before a step. If both gradients of a table are sparse, only the rows
+    of the gradients count."""
     before: tuple[Leaves, Leaves] = {}, {}
     for name, *tables in _tables(*now.common("tables")):
         applied = [s.applied.get(name) for s in now]
@@ -142,7 +145,7 @@ def _drift(now: Steps) -> float:
 
 
 def _together(found: Mapping[str, tuple[float, float, float]]) -> tuple[float, float]:
-    """Return (distance, norm) of all tensors together."""
+    """Return (distance, norm) of all tensors together, from the distance and norm of each tensor."""
     apart, size = (math.hypot(*(x[k] for x in found.values())) for k in (0, 1))
     return apart, size
 
@@ -161,14 +164,15 @@ def _gap(now: Steps) -> float:
 
 
 def _coarsest(now: Steps) -> float:
-    """Return the largest eps of a step's arrays. It is used for the loss, because a float32 loss may be recorded as a
-    Python float."""
+    """Return the largest eps of a step's outputs, gradients and tables. The loss is judged with this eps, because a
+    float32 loss may be recorded as a Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 
 
 def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
-    """Judge values that were computed from tables with the relative distance `drift`."""
+    """Judge values that were computed from tables whose relative distance is `drift`. `least` is the smallest eps to
+    use."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
     total = _together(known)[1]
     found = furthest(
@@ -183,8 +187,8 @@ def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> F
 
 
 def _clipped(raw: tuple[Leaves, Leaves], clipped: tuple[Leaves, Leaves], drift: float) -> Found:
-    """Judge clipped gradients. The distance of all clipped tensors together must not exceed the distance of the raw
-    tensors."""
+    """Judge the clipped gradients. Except for rounding, all clipped tensors together must not be further apart than the
+    raw tensors. Without raw gradients, judge each tensor by its norm."""
     before, after = distances(raw), distances(clipped)
     if not before or not after:
         return _by_norm(clipped, drift)

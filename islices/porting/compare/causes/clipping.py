@@ -1,11 +1,11 @@
-"""Causes that clip one side, or clip both by different norms.
+"""Define the causes that clip one side, or clip both by different norms.
 
-Clipping a gradient g to the limit M results in g * M / N. N is the norm of g, or of its slots before duplicates are
-summed, plus the epsilon of the clip's formula. So two sides a and b that are clipped to the same limit have the ratio a
-/ b = N_b / N_a.
+Clipping a gradient g to the limit M results in g * M / N. N is the norm of g, or of the slots of g before duplicates
+are summed, plus the epsilon of the clip's formula. So two sides a and b that are clipped to the same limit have the
+ratio a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than (4
-log2(n) + 16) eps / 2. This is the tolerance of every factor that contains a norm.
+log2(n) + 16) eps / 2. This bound is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OPTAX = (
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norms of one side: of all tensors together, of all their slots together (None if unknown), and of each
-    tensor."""
+    """The norms of one side: of all tensors together, of the unsummed slots of all tensors (None if unknown), and of
+    each tensor."""
 
     true: float
     raw: float | None
@@ -42,8 +42,8 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return the norms of a and b. If only one side's slots are known, the other side's raw norm uses the same ratio of
-    raw to true norm."""
+    """Return the norms of a and b. If a side's slots are unknown, the norm of its slots is estimated with the ratio of
+    the two norms on the other side, or of the raw gradient."""
     whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
     slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
     known = [k for k, side in enumerate(both.norms) if any(n.slots is not None for n in side)]
@@ -72,7 +72,8 @@ class Clipping:
         self.before = None if None in self.raw else math.hypot(*filter(None, self.raw))
 
     def is_limit(self, norm: float) -> bool:
-        """Return True if a norm equals the given limit within the tolerance, or if no limit is given."""
+        """Return True if a norm is finite and positive, and equals the given limit within the tolerance. If no limit is
+        given, any such norm counts."""
         given = self.given
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
@@ -85,9 +86,10 @@ class Clipping:
         return (b / left[1]) / (a / left[0])
 
     def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
-        """Yield (side, norms of the side's tensors, limit, relative tolerance of the limit, limit for the text).
+        """Yield the cases in which one side clips all tensors by their common norm, and the other side clips otherwise.
 
-        The other side clips all tensors by their common norm to this limit.
+        A case is (the other side, norms of the tensors there, limit, relative tolerance of the limit, limit for the
+        text).
         """
         for side in (1, 0):
             limit = self.norms[1 - side].true
@@ -108,8 +110,7 @@ class Clipping:
 
 
 def _added(norm: float) -> float:
-    """Return the largest relative change of the limit by the epsilon that a clip's formula adds to the norm (torch:
-    1e-6)."""
+    """Return the largest relative change of a norm by the epsilon that a clip's formula adds (torch: 1e-6)."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -118,7 +119,7 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return the decimal number of at most two digits that x is near to, as people write max_norm; None if there is
+    """Return the decimal number of at most two digits that is close to x, as people write max_norm; None if there is
     none.
 
     Too many 16-bit numbers are close to short decimals, so the user must give the limit of a 16-bit gradient.
@@ -131,7 +132,7 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor between two sides that are both clipped to the same limit after the changes so far."""
+    """Yield factors between two sides that are both clipped to the same limit after the changes so far."""
     c = Clipping(now)
     for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
         if (ratio := c.factor(a, b)) and a and c.is_limit(a):
@@ -178,7 +179,7 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for one side that leaves a single tensor out of its clip."""
+    """Yield factors for one side that clips all tensors but one by the common norm of the clipped tensors."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         for t, pair in enumerate(now.pairs):
@@ -209,7 +210,8 @@ LEFT_OUT = Cause(
 def clipped(now: Comparison) -> Iterator[Factor]:
     """Yield factors for one clipped side and one unclipped side.
 
-    The limit is the limit that the caller gave, a round number, or any number if the other side is the raw gradient.
+    The limit is the limit that the caller gave, or a round number. If the other side is the given raw gradient, the
+    limit may be any number.
     """
     c = Clipping(now)
     for norms, bound in product((c.norms, c.left) if now.chain else (c.norms,), (1, 0)):
@@ -271,7 +273,7 @@ def epsilon(now: Comparison) -> Iterator[Factor]:
 
 
 def _fix_epsilon(details: Mapping[str, Any], framework: str) -> str:
-    """Return the line that clips with the first side's formula."""
+    """Return the line that clips with the formula of the first side."""
     return f"grads, _ = {CLIP[:-1]}, semantics={details['semantics'][0][0]!r})"
 
 

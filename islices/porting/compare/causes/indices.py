@@ -1,4 +1,5 @@
-"""Causes that drop rows from one side, shift row numbers by one, or keep only the last duplicate of a row."""
+"""Define the causes that drop rows from one side, shift row numbers by one, or keep only the last duplicate of a
+row."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _shown(rows: list[int]) -> str:
 
 
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side has a gradient for the padding row, while the other side has no such row or zeros."""
+    """Propose that one side has a gradient for the padding row, and the other side has zeros or no row there."""
     given = both.context.padding_idx is not None
     pads: dict[str, int] = {}  # of each tensor
     for x, y, pair in both.sides(which):
@@ -60,7 +61,8 @@ PADDING = Cause(
 
 
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side stores rows of zeros, such as a masked padding row, and the other side drops these rows."""
+    """Propose that one side stores rows of zeros, such as a masked padding row, and the other side does not store these
+    rows."""
     rows = [row for x, y, _ in both.sides(which) for row in _extra_zeros(x, y).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
     if len(set(rows)) == 1 and set(rows) <= {whole.padding or 0 for whole in both.source}:  # frameworks mask row 0
@@ -83,8 +85,8 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 
 # ---------------------------------------------------------------------- row numbers
 def shifted(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the ids of one side are increased or decreased by one. The search tries this change before any
-    other."""
+    """Propose that row numbers on one side are larger or smaller by one, if the search has made no other change
+    before."""
     for step in () if both.chain else (1, -1):
         moved = [_shifted(whole.a, whole.b, step) for whole in both.source]
         if any(moved):
@@ -93,7 +95,8 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _shifted(x: Stored, y: Stored, step: int) -> Stored | None:
-    """Return the tensor `x` with shifted row numbers, or None if the shift matches no more rows of `y` than before."""
+    """Return the tensor x with shifted row numbers. Return None if the shift does not increase the number of rows that
+    x and y have in common, or if the row shapes differ."""
     limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
     more = contained(x.ids + step, y.ids).sum() > contained(x.ids, y.ids).sum()
     if x.row_shape != y.row_shape or not more:

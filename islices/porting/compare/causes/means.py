@@ -64,8 +64,8 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(now: Comparison) -> Iterator[Factor]:
-    """Yield one factor for all tensors, estimated from the elements. Prefer a whole number (or its reciprocal) if it
-    fits."""
+    """Yield one factor for all tensors, estimated from the elements. If a whole number n fits, or 1 / n, yield n or 1 /
+    n instead."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or now.agree(exact=False):
         return
@@ -84,8 +84,8 @@ def constant(now: Comparison) -> Iterator[Factor]:
 
 
 def _times(details: Mapping[str, Any], framework: str) -> str:
-    """Return the line that scales by the factor, written as a division if the reciprocal of the factor is a whole
-    number."""
+    """Return the line that scales the loss by the factor. If the reciprocal of the factor is a whole number, the line
+    divides."""
     c = details["factor"]
     whole = round(1 / c)
     return f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}"

@@ -21,7 +21,8 @@ FEW = 4
 
 
 def regularizer(both: Comparison, which: int) -> Iterator[Change]:
-    """Yield changes that add the gradient of a penalty to one side; the change may also scale the side."""
+    """Yield a change that adds the gradient of a penalty, lambda times the table, to one side. Lambda is estimated for
+    each tensor, even if the sides also differ by a factor."""
     strengths: dict[str, float] = {}
     cost = 0.0
     for x, y, pair in both.sides(which):
@@ -54,8 +55,8 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
-    """Return the penalties as terms of the loss, one for each strength, with their tables' names if there are
-    several."""
+    """Return (the line that adds the penalties to the loss, the line that removes them). Each strength has one term; if
+    the strengths differ, each term names its tables."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
@@ -67,7 +68,8 @@ REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_
 
 
 def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
-    """Return the rows that at least one side has: their values on both sides, and in the table."""
+    """Return (rows of x, rows of y, rows of the table) for all rows that x or y has. Return None if the table is
+    unknown or too small."""
     ids = np.union1d(x.ids, y.ids)
     if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None
@@ -75,8 +77,8 @@ def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | 
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
-    """Return (lambda, cost of lambda in bits) such that y is proportional to x + lambda * p. If no lambda fits, it is
-    0."""
+    """Return (lambda, cost of lambda in bits) such that y is about proportional to x + lambda * p. If no positive
+    lambda fits, return (0, 0)."""
     with np.errstate(all="ignore"):
         if not all(np.isfinite(z).all() and z.any() for z in (x, y, p)):
             return 0.0, 0.0

@@ -1,5 +1,5 @@
-"""Causes that change the values of rows: another type, the opposite sign, 16-bit rounding, or a bound on values or row
-norms."""
+"""Define the causes that change the values of rows: another type, the opposite sign, 16-bit rounding, or a bound on
+values or row norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLOSE = 2.0**-8
 
 # ---------------------------------------------------------------------- types and signs
 def same_values(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the sides have the same values in types of different width."""
+    """Propose that both sides have the same values, but in different types."""
     a, b = ("/".join(sorted({p.side(k).dtype for p in both.pairs if p.a.dtype != p.b.dtype})) for k in (0, 1))
     text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
     yield Change(lambda x, y, pair: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None, text)
@@ -54,7 +54,7 @@ def _narrower(x: Rows, y: Rows) -> bool:
 
 
 def _round_to(x: Array, dtype: str) -> Array:
-    """Return float64 values, rounded to another type."""
+    """Return float64 values rounded to another type, as float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
@@ -75,7 +75,7 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix="loss = -loss")
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the other side computed its slots in a 16-bit type and stored them in a wider type."""
+    """Propose that one side computed its slots in a 16-bit type and stored the slots in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for x, y, pair in both.sides(which):
@@ -103,8 +103,7 @@ AUTOCAST = Cause(
 
 
 def _representable(y: Rows, dtype: str) -> bool:
-    """Return True if the sampled values are not all zero, and none needs more bits than the significand of a type
-    has."""
+    """Return True if at least one sampled value is not zero, and all fit into the significand of the type."""
     some = (y.values if y.slots is None else wide(y.slots[1])).reshape(-1)[:SAMPLED]
     mantissa, exponent = np.frexp(some)
     bits = PRECISION[dtype]
@@ -135,8 +134,9 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
     """Yield (limit, cost in bits). The limit is the largest size on the other side, if at least three elements or rows
     reach it.
 
-    The first limit is in the units of the other side. The second is in the units of this side, because each tensor may
-    also be scaled. The factor is computed from the sizes below the limit. All tensors must have the same limit.
+    The first limit is in the units of the other side. The second limit is in the units of this side, because each
+    tensor may also be scaled; the scale is computed from the sizes below the limit. For the second limit, all tensors
+    must have the same limit.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):

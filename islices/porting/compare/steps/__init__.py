@@ -1,4 +1,4 @@
-"""Explain optimizer steps: find the rule that turned one table into the next, and the differences between two rules.
+"""Explain optimizer steps: find the rule that computes the table after a step, and the differences between two rules.
 
 `islices.porting.trajectory` uses this package.
 """

@@ -1,8 +1,8 @@
 """Explain the difference of two steps: find the recipe of each side's step, and the traits in which the two recipes
 differ.
 
-`islices.porting.compare.steps.identify` finds the recipes of each side separately. This module uses the pair of recipes
-with the smallest difference. It reports a trait only if the trait changes the step on enough elements.
+`islices.porting.compare.steps.identify` finds the recipes of each side separately. This module tries pairs of recipes,
+the most similar pair first, and reports a trait only if the trait changes the step on enough elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAIRS, WEIGHT = 12, 12.0
 
 
 def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare a table after two steps, and name the differences between the optimizers of the steps.
+    """Compare the tables after one step of each side, and name the differences between the optimizers of the steps.
 
     A cause is reported under two conditions. The recipes reproduce each side's step within the bound on rounding.
     Without the cause, the step would differ on more elements than chance explains (SPEC clause 22). If both sides use
@@ -46,8 +46,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
 
 def _steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return the explanations of the difference between two steps. The tuple is empty if a step has no recipe, or if
-    one recipe reproduces both steps."""
+    """Return a tuple with the explanation of the difference between two steps. The tuple is empty if a step has no
+    recipe, if one recipe reproduces both steps, or if the evidence is not enough."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))
@@ -65,16 +65,16 @@ def _apart(x: Recipe, y: Recipe) -> list[Trait]:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Return the distance of two recipes in bits: the weights of their differing traits, and the cost of numbers from
-    the data."""
+    """Return the distance of two recipes in bits: the weights of the traits that differ, plus the cost of numbers that
+    were estimated from the data."""
     apart = sum(t.weight for t in _apart(x, y))
     apart += x["optimizer"] == y["optimizer"] and (x["eps"] is None) != (y["eps"] is None)
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | None:
-    """Explain the steps by the differing traits of two recipes, without traits that do not affect the steps. Return
-    None if the evidence is not enough."""
+    """Return the explanation by the traits that differ between two recipes, without traits that do not affect the
+    steps. Return None if the evidence is not enough."""
     apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
@@ -90,8 +90,8 @@ def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | 
 
 
 def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
-    """Return the evidence in bits that a step used recipe `r` and not `other`. It comes from the elements for which the
-    results of the recipes differ."""
+    """Return the evidence in bits that a step used the recipe `r` and not `other`. The evidence comes from elements on
+    which the two recipes differ."""
     try:
         made, instead = stepped(r, e), stepped(other, e)
     except ValueError:  # the formula does not have the trait, so the result is unknown
@@ -101,8 +101,8 @@ def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements) -> bool:
-    """Return True if these traits explain the whole difference. Then recipe y with the traits of x makes the same step
-    as x."""
+    """Return True if the traits explain the whole difference: recipe y with these traits of x makes the same step as
+    x."""
     for t in traits:
         y = t.take(y, x)
     y = y.having(rows=y["rows"] if y["rows"] in y.formula.rows else x["rows"])

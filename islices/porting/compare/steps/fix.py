@@ -20,8 +20,8 @@ FRONTS = {
 
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
-    """Return one line of code that fixes all causes of a step, or "" if there is none. `alike` is True if both sides
-    have the same framework."""
+    """Return one line of code that fixes all causes of a step, or "" if there is none. `front` is the framework that
+    recorded the second side. `alike` is True if both sides have the same framework."""
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
@@ -48,7 +48,7 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
 
 def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the optimizer: the learning rate, the numbers that differ from the semantics' defaults,
-    and the other options."""
+    and other options."""
     defaults = presets[wanted["semantics"]].defaults
     given = {k: wanted[k] for k in defaults if k in wanted and (k == "lr" or wanted[k] != defaults[k])}
     given = {"lr": wanted["lr"], **given, "semantics": wanted["semantics"], "rows": wanted["rows"]}

@@ -1,7 +1,7 @@
 """Find the optimizer that made a side's step: the described optimizer if it reproduces the step, else a stock formula.
 
-Only stock formulas whose state has the same arrays as the side's state are tried. The learning rate is estimated from
-the elements. `CONSTANTS` has the tried values of epsilon and the initial accumulator. All other numbers are the
+A stock formula is tried only if its state has the same arrays as the side's state. The learning rate is estimated from
+the elements. `CONSTANTS` has the values of epsilon and of the initial accumulator to try. All other numbers are the
 semantics' defaults.
 """
 
@@ -24,11 +24,11 @@ from islices.porting.compare.steps.side import Elements, Side
 
 #: The number of elements on which a formula is tried first.
 FEW = 96
-#: The fraction of elements that may differ by more, because of cancellation, during the search for numbers.
+#: The fraction of elements that, because of cancellation, may exceed the bound while the learning rate is estimated.
 OUTLIERS = 0.25
 #: Stock optimizer -> its cost in bits, which is higher if fewer people use the optimizer.
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
-#: The cost in bits of a number that is not the default, and of each setting that contradicts the description.
+#: The cost in bits of a number that is not the default, and of a setting that contradicts the description.
 UNUSUAL, UNSAID = 3.0, 6.0
 #: The semantics whose formulas are tried, and common values of the numbers in formulas.
 STOCK = ("torch", "keras", "optax", "mxnet")
@@ -56,7 +56,8 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def confirms(side: Side, recipe: Recipe) -> bool:
-    """Return True if a recipe reproduces the whole table. Save the answer, because a test reads the whole table."""
+    """Return True if a recipe reproduces the whole table. The answer is cached in `side`, because a test reads the
+    whole table."""
     if recipe not in side.confirmed:
         side.confirmed[recipe] = all(holds(recipe, e) for e in side.blocks())
     return side.confirmed[recipe]
@@ -64,8 +65,8 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 
 # ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return the recipes of a complete description; none for an incomplete one. If the description does not define the
-    kind of decay or of duplicates, return a recipe for each kind."""
+    """Return the recipes of a complete description, or none if the description is incomplete. If the description does
+    not define the kind of decay or of duplicates, return a recipe for each kind."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -109,7 +110,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
 
 
 def _exists(r: Recipe) -> bool:
-    """Return True if the semantics has the formula."""
+    """Return True if the semantics has the formula for the recipe's rows and duplicates."""
     try:
         return r["rows"] in r.formula.rows and r.formula.raw == (r["duplicates"] == "raw")
     except ValueError:
@@ -117,7 +118,7 @@ def _exists(r: Recipe) -> bool:
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
-    """Yield a recipe with its default constants first, then with all combinations of the other constants.
+    """Yield a recipe with all combinations of values in `CONSTANTS`, the default values first.
 
     `begins` is the initial accumulator, or None if the state does not show it.
     """
@@ -133,7 +134,7 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
 # ---------------------------------------------------------------------- the learning rate
 def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
-    """Return the recipe with the learning rate that fits best; None if no positive learning rate fits.
+    """Return the recipe with the learning rate that fits best, or None if no positive learning rate fits.
 
     A step is an affine function of its learning rate, except for ftrl.
     """

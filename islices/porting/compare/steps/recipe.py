@@ -1,7 +1,7 @@
-"""Define `Recipe`, one optimizer with all settings of its step, and compute its step for single elements.
+"""Define `Recipe`, one optimizer with all settings of its step, and compute the step for single elements.
 
-The formulas are the formulas of `islices.optim`. They run in float64, with hyperparameters rounded as the semantics
-rounds them.
+The formulas are the formulas of `islices.optim`. The formulas run in float64, with hyperparameters rounded as the
+semantics rounds them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Recipe:
         return self.settings.get(name)
 
     def having(self, **settings: Any) -> Recipe:
-        """Return a copy of the recipe with the given settings changed."""
         return replace(self, settings={**self.settings, **settings})
 
     @lazy_property
@@ -56,7 +55,7 @@ class Recipe:
 
 
 def stepped(recipe: Recipe, e: Elements) -> Array:
-    """Return the elements of the table that the recipe computes for one step."""
+    """Return the elements of the table after one step of the recipe."""
     formula = recipe.formula
     hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
@@ -81,7 +80,8 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 
 
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
-    """Return the distance from the result of `stepped` that rounding may cause in a framework's step, for each element.
+    """Return the distance from `after`, the result of `stepped`, that rounding may cause in a framework's step, for
+    each element.
 
     The table is rounded once, or twice with decay. Each quotient, root or product of the step has an error of one eps,
     at most sixteen in total. Earlier roundings, in sums of duplicates and in running means, propagate through the rule;
@@ -104,8 +104,8 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the relative error of step t, in eps, if beta2 and beta2^t are float32 and cancellation amplifies their
-    error in 1 - beta2^t.
+    """Return the relative error of step t, in eps, if beta2 and beta2^t are rounded to float32 before the bias
+    correction 1 - beta2^t.
 
     Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. See grade
     2 in SPEC clause 28.
@@ -114,7 +114,7 @@ def corrected_digits(beta2: float, t: int) -> float:
 
 
 def quick_bound(e: Elements, after: Array) -> Array:
-    """Return the part of the bound that is the same for every recipe."""
+    """Return the part of the bound that is the same for every recipe: the rounding of the table and of the step."""
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result

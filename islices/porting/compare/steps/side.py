@@ -23,13 +23,13 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The step of one table: the table before and after the step, the clipped gradient, the optimizer's state before
+    """The step of one table: the table before and after the step, the applied gradient, the optimizer's state before
     and after, and the optimizer.
 
     A state maps the names that `islices.optim` uses to arrays, and "step" to the number of earlier steps. Without a
-    state, the step is treated as the first step. `optimizer` is the description of the step's optimizer: "name",
-    "semantics", "rows" and its numbers. A description without numbers is used to choose between formulas that make the
-    same step. {"class": name} describes a class that `islices.optim` does not have.
+    state, the step counts as the first step. `optimizer` is the description of the step's optimizer: "name",
+    "semantics", "rows" and numbers. A description without numbers serves to choose between formulas that make the same
+    step. {"class": name} describes a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -43,8 +43,8 @@ class TableStep:
 class Elements(NamedTuple):
     """Elements of a table before a step (`w`) and after it, of the gradient `g`, and of the state before the step.
 
-    `terms` is the sum of |slots| of g, and `raw` the sum of their squares. `counts` is the number of slots of each
-    element. `named` is True for rows that the gradient has. `steps` is the number of earlier steps.
+    `terms` is the sum of |slots| of g, and `raw` the sum of the squares of slots. `counts` is the number of slots of
+    each element. `named` is True for rows that the gradient has. `steps` is the number of earlier steps.
     """
 
     w: Array
@@ -84,7 +84,8 @@ class Side:
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
-        """Return a side, or None if the step is not a step of a dense table of floats."""
+        """Return a side, or None unless the step is a step of a dense table of floats with a gradient and states that
+        fit."""
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
             return None
@@ -98,8 +99,8 @@ class Side:
 
     @lazy_property
     def sample(self) -> Elements:
-        """Return a sample of the rows: rows with duplicates, other rows of the gradient, and rows that the gradient
-        does not have."""
+        """Return all rows of a small table, else a sample: rows with duplicates, other rows of the gradient, and rows
+        that the gradient does not have."""
         rows = max(8, FEW // max(1, math.prod(self.before.row_shape)))
         every = np.arange(len(self.before.values))
         if len(every) <= rows:
@@ -110,7 +111,6 @@ class Side:
         return self._elements(np.unique(np.concatenate(some)))
 
     def blocks(self) -> Iterator[Elements]:
-        """Yield the elements of all rows, block by block."""
         for part in blocks(len(self.before.values), self.before.row_shape):
             yield self._elements(np.arange(part.start, part.stop))
 

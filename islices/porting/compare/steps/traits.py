@@ -32,7 +32,8 @@ class Trait:
     weight: float = 1.0
 
     def differs(self, a: Recipe, b: Recipe) -> bool:
-        """Return True if two recipes have different values of the trait."""
+        """Return True if two recipes have different values of the trait. Return False if a recipe does not have the
+        trait."""
         x, y = self.of(a), self.of(b)
         if x is None or y is None:
             return False
@@ -61,7 +62,8 @@ def _setting(
 
 
 def _take_optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """Return r with the other recipe's formula and numbers. Keep the rows, decay and sign of r."""
+    """Return the recipe `other` with the rows, decay and sign of r. If the formula of `other` does not support these
+    rows, the rows of `other` stay."""
     rows = r["rows"] if r["rows"] in other.formula.rows else other["rows"]
     taken = other.having(rows=rows, decay=r["decay"], up=r["up"])
     return taken.having(weight_decay=_decay(r)) if r["decay"] else taken
