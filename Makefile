@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker runs a whole file, because the tests of a file share processes.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Environments with other versions of the frameworks, for `make soak`.
-OLDER := .venv-older .venv-older-tensorflow
+OLDER := .venv-older .venv-older-tensorflow .venv-older-jax
 PADDLE := .venv-paddle
 # An environment with the libraries whose optimizers `make judged` judges.
 JUDGED := .venv-judged

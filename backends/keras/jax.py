@@ -30,7 +30,7 @@ Hooks, summed = ArrayHooks, coalesce
 def methods(model: Any) -> dict[str, Any]:
     """Return the methods that replace a model's methods: a train_step with sparse gradients of weights that the model
     reads by rows."""
-    if keras.config.is_nnx_enabled():
+    if getattr(keras.config, "is_nnx_enabled", bool)():  # Keras 3.10 has no NNX
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
         raise TypeError(

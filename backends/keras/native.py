@@ -25,10 +25,12 @@ BACKEND: str = keras.backend.backend()
 
 #: Methods of Keras's optimizers on which `Coalesced` and `Stepped` depend.
 HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
-if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
+if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 10) or not all(
+    hasattr(keras.optimizers.Optimizer, name) for name in HOOKS
+):
     raise ImportError(
-        f"islices.backends.keras: got Keras {keras.__version__}, whose optimizers have no {' and '.join(HOOKS)}; "
-        "accepted is Keras 3.5 or later"
+        f"islices.backends.keras: got Keras {keras.__version__}; accepted is Keras 3.10 or later whose optimizers have "
+        f"{' and '.join(HOOKS)}"
     )
 
 #: keras.optimizers.MultiOptimizer; an empty tuple before Keras 3.15, which added it.

@@ -328,7 +328,8 @@ class TorchBackend(Backend):
         return _look_at_plain(arrays, written=True)
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        increment_version(arrays)  # a backward pass compares versions to detect that a saved tensor has changed
+        for x in arrays:  # torch before 2.6 accepts one tensor
+            increment_version(x)  # a backward pass compares versions to detect that a saved tensor has changed
 
     def writable_view(self, x: Array) -> Host | None:
         view = self.host_view(x)
