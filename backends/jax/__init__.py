@@ -31,7 +31,7 @@ from jax import lax
 from islices.backend import INDICES, Array, Backend, Host, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
-from islices.backends.jax.host_views import BFLOAT16, Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import read
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
@@ -75,9 +75,7 @@ class JaxBackend(Backend):
         return isinstance(x, jax.Array)
 
     def is_native(self, x: object) -> bool:
-        sparse = sys.modules.get("jax.experimental.sparse")
-        kind = getattr(sparse, "JAXSparse", None)
-        return kind is not None and isinstance(x, kind)
+        return isinstance(x, getattr(sys.modules.get("jax.experimental.sparse"), "JAXSparse", ()))
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
@@ -177,7 +175,7 @@ class JaxBackend(Backend):
     sqrt = method(lax.sqrt)
 
     def astype(self, x: Array, dtype: str) -> Array:
-        target = np.dtype(dtype) if dtype != "bfloat16" else BFLOAT16
+        target = np.dtype(dtype)
         if x.dtype == target and not x.aval.weak_type:
             return x
         if x.dtype == np.float64 and isinstance(x, Tracer) and not users_x64():
@@ -196,7 +194,7 @@ class JaxBackend(Backend):
         return jnp.reshape(x, dims) if view is None else host_views.put(view.reshape(dims), x)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        zero = constant(0, BFLOAT16 if dtype == "bfloat16" else dtype)
+        zero = constant(0, dtype)
         device = host_views.place(like)
         return jnp.broadcast_to(zero if device is None else jax.device_put(zero, device), tuple(shape))
 
@@ -361,8 +359,8 @@ class JaxBackend(Backend):
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
-        kinds = (getattr(sys.modules.get(module), "Module", None) for module in ("flax.linen", "flax.nnx", "equinox"))
-        return any(kind is not None and isinstance(x, kind) for kind in kinds)
+        kinds = (getattr(sys.modules.get(module), "Module", ()) for module in ("flax.linen", "flax.nnx", "equinox"))
+        return isinstance(x, tuple(kinds))
 
     def capture(self, model: Any, uses: Any) -> NoReturn:
         raise TypeError(

@@ -7,6 +7,7 @@ core, this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
     """Return True if a leaf is only read by rows, and so few rows that `sparse` gives it a sparse gradient."""
-    reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
+    reads = sum(math.prod(slot.found[0].shape) for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
@@ -138,12 +139,8 @@ def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlic
         return empty_slices(B, table)
     rows, row_shape = table.shape[0], table.shape[1:]
     dtype = np.result_type(*(i.dtype for _, i in parts))
-    values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
-    indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])
+    values = jnp.concatenate([g.reshape(-1, *row_shape) for g, _ in parts])
+    indices = jnp.concatenate([i.reshape(-1).astype(dtype) for _, i in parts])
     values, indices = B.select(values, indices, indices < rows, rows)
     padded = isinstance(values, Tracer) or isinstance(indices, Tracer)
     return IndexedSlices._trusted(B, values, indices, table.shape, padded=padded)
-
-
-def _concatenated(arrays: list[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays)

@@ -53,11 +53,6 @@ class Slot:
     axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
     rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
 
-    @property
-    def reads(self) -> int:
-        """Return the number of rows that are read."""
-        return math.prod(self.found[0].shape)
-
     def repeated(self, length: int) -> Slot:
         """Return the slot of a loop for a slot of its body. A dense gradient is summed over all rounds."""
         if not self.found:
@@ -65,10 +60,6 @@ class Slot:
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
         rounds = None if self.rounds is None else self.rounds + 1
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
-
-    def in_branch(self) -> Slot:
-        """Return the slot of a conditional for a slot of one of its branches."""
-        return self if self.rounds is not None else replace(self, rounds=0)
 
     def not_run(self) -> tuple[Any, ...]:
         """Return the found values of a branch that is not taken."""
@@ -112,7 +103,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 def whole(x: Any, mark: Marked | None) -> Any:
     """Return a leaf, or some of its rows, after the casts of its mark."""
-    for dtype in () if mark is None else mark.casts:
+    for dtype in mark.casts if isinstance(mark, Marked) else ():
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
             x = lax.optimization_barrier(x)
