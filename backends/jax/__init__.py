@@ -380,4 +380,4 @@ def _fits(value: int, dtype: Any) -> bool:
 
 
 backend = JaxBackend()
-register(backend)
+register()
