@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ class TorchBackend(Backend):
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
         _check_storage(x)  # every mode calls this method before torch computes on an array
-        return _dtype_name(x.dtype)
+        return VIEWED.get(x.dtype) or str(x.dtype).removeprefix("torch.")
 
     def host_view(self, x: Array) -> Host | None:
         if not x.is_cpu or is_wrapped(x):  # x may be wrapped by a transform that has ended: a pullback runs later
@@ -123,9 +122,6 @@ class TorchBackend(Backend):
 
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
-
-    #: a context that changes nothing; a call of the class itself needs no further Python call
-    scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -229,7 +225,7 @@ class TorchBackend(Backend):
 
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
-            return torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+            return x.new_zeros(x.shape[0])
         low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
         return torch.maximum(high, -low)
 
@@ -265,7 +261,7 @@ class TorchBackend(Backend):
         if values.is_cuda and in_bags(values):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
-        out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        out = values.new_zeros((count or 0, *values.shape[1:]))
         if is_wrapped(values):  # under vmap only an addition out of place works
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
@@ -279,8 +275,7 @@ class TorchBackend(Backend):
         return sum_bags(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        # under vmap only a copy out of place works
-        return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy(0, ids.long(), values)
+        return values.new_zeros(shape).index_copy(0, ids.long(), values)  # under vmap only a copy out of place works
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if dense.dtype not in (torch.float16, torch.bfloat16):
@@ -295,7 +290,7 @@ class TorchBackend(Backend):
         kind = values.dtype
         lowest = -torch.inf if kind.is_floating_point else torch.iinfo(kind).min
         lowest = lowest if least is None else least
-        out = torch.full((count or 0, *values.shape[1:]), lowest, dtype=kind, device=values.device)
+        out = values.new_full((count or 0, *values.shape[1:]), lowest)
         if values.numel() == 0:
             return out
         place = self.as_column(segments.long(), values).expand_as(values)
@@ -429,11 +424,6 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
         look.shapes.append(view.shape)
         views.append(view)
     return look
-
-
-@cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _holds_anywhere(mask: Tensor) -> bool:

@@ -272,7 +272,7 @@ def differentiate(
     for x in faces:
         if isinstance(x, Recorded):
             reads = [(next(rest), ids, options) for _, ids, options in x.reads]
-            found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
+            found.append(_called(_nodes["lookup_gradient"], x.table, reads))
         else:
             found.append(next(dense) if isinstance(x, Tensor) and x.dtype in FLOATS else None)
     grads = tuple(pytree.tree_unflatten(found, spec))
@@ -327,11 +327,3 @@ def _gradients(
 
 def _detached(x: Any) -> Any:
     return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
-
-
-def _nothing(table: Table) -> IndexedSlices:
-    """Return the gradient of a table without lookups."""
-    weights = table._source.weights
-    values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
-    indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
-    return _slices_together([values, indices], (tuple(weights.shape), True, False, True, True, False, False))

@@ -55,8 +55,6 @@ class New:
     """The form of a tensor that a node returns: the shape, and another tensor from which the result gets its device
     and, by default, its dtype."""
 
-    __slots__ = ("dtype", "like", "shape")
-
     def __init__(self, like: Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
@@ -279,6 +277,8 @@ def _rows(table: Table, ids: Tensor, options: Mapping[str, Any]) -> New:
 def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     weights = table._source.weights
     shape, found = tuple(map(int, weights.shape)), [options for _, _, options in reads]
+    if not reads:
+        return _slices(table.backend, weights, torch.int64, shape, 0, coalesced=True)
     some = table.padding_idx is not None or any(
         options.get("padding_idx") is not None or options.get("invalid") == "drop" for options in found
     )
