@@ -74,17 +74,13 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 class JaxGroup(Group):
-    """The processes of jax.distributed, each by its first device.
+    """The processes of jax.distributed, each by its first device."""
 
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
-    """
+    #: Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
+    timeout: float | None = None
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(jax.process_index(), jax.process_count())
-        self.timeout = timeout
         first = {d.process_index: d for d in sorted(jax.devices(), key=lambda d: d.id, reverse=True)}
         devices = [first[rank] for rank in range(self.size)]
         self._device = devices[self.rank]

@@ -80,7 +80,7 @@ def row_sparse(model: Model) -> Model:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model: got {describe(model)}; accepted is a keras.Model")
-    if is_row_sparse(model):
+    if MARK in vars(model):
         return model
 
     def compile_(method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -94,11 +94,6 @@ def row_sparse(model: Model) -> Model:
         _adapt(model)
         model.train_function = None
     return model
-
-
-def is_row_sparse(model: Any) -> bool:
-    """Return True if `row_sparse` has been called on this model."""
-    return MARK in vars(model)
 
 
 def _adapt(model: Any) -> None:

@@ -10,7 +10,6 @@ sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithm
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,7 +106,10 @@ class TorchBackend(Backend):
         flags = array.flags
         if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
-        out = _over(array) if array.dtype.char == "H" else torch.from_numpy(array)
+        if array.dtype.char == "H":
+            out = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        else:
+            out = torch.from_numpy(array)
         return out if like is None or like.is_cpu else out.to(like.device)
 
     def to_numpy(self, x: Array) -> Host:
@@ -115,7 +117,7 @@ class TorchBackend(Backend):
         if view is not None:
             return view
         check_data(x)
-        with bare() if at_work() else contextlib.nullcontext():
+        with bare():
             held: Any = below(x)
             _check_storage(held)
             return _view(held.resolve_neg().cpu())
@@ -327,7 +329,9 @@ class TorchBackend(Backend):
 
     def writable_view(self, x: Array) -> Host | None:
         view = self.host_view(x)
-        return None if view is None or not _holds(x, view) or has_tangent(x) else view
+        if view is None or x.untyped_storage().nbytes() < view.nbytes:  # a storage that was emptied, as FSDP does
+            return None
+        return None if has_tangent(x) else view
 
     # ------------------------------------------------------------------ differentiation
     differentiate = autograd.differentiate
@@ -357,16 +361,6 @@ def _checked_view(x: Tensor) -> Host | None:
         return _view(x)
     except (TypeError, RuntimeError):
         return None
-
-
-def _over(bits: Host) -> Tensor:
-    """Return a bfloat16 tensor that shares the memory of a uint16 array."""
-    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-
-
-def _holds(x: Tensor, view: Host) -> bool:
-    """Return True if a tensor has memory for its elements. A storage that was emptied, as FSDP does, has none."""
-    return bool(x.untyped_storage().nbytes() >= view.nbytes)
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:

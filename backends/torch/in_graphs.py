@@ -7,7 +7,7 @@ eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,11 @@ def substitute() -> None:
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
-    pytree.register_pytree_node(Table, _table_apart, _table_together)
+    pytree.register_pytree_node(
+        Table,
+        lambda table: ([table._source.weights], (table.padding_idx, table.scale_by_freq)),
+        lambda parts, known: Table._trusted(backend, Source(*parts), *known),
+    )
     pytree.register_constant(Optimizer)
     # by default a graph may not contain autograd.grad, and traced code cannot change that
     decorators: Any = torch._dynamo.decorators
@@ -120,15 +124,6 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
     return s
 
 
-def _table_apart(table: Table) -> tuple[list[Any], Any]:
-    return [table._source.weights], (table.padding_idx, table.scale_by_freq)
-
-
-def _table_together(parts: Any, known: Any) -> Table:
-    (weights,) = parts
-    return Table._trusted(backend, Source(weights), *known)
-
-
 # ---------------------------------------------------------------------- calls that become nodes
 def _break(reason: str) -> None:
     torch._dynamo.graph_break(msg=f"islices: {reason}: this call runs in eager code")
@@ -153,15 +148,12 @@ def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a node. A graph cannot contain None, so `NOTHING` replaces None among arguments, and a tensor of dtype
     `ABSENT` replaces None among results."""
     args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
-    return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
+    out = node(*args, **kwargs)
+    return pytree.tree_map(lambda x: None if isinstance(x, Tensor) and x.dtype == ABSENT else x, out, is_leaf=_is_ours)
 
 
 def _is_ours(x: Any) -> bool:
     return isinstance(x, (IndexedSlices, Optimizer, Table))
-
-
-def _or_none(x: Any) -> Any:
-    return None if isinstance(x, Tensor) and x.dtype == ABSENT else x
 
 
 def values_of(s: IndexedSlices) -> Tensor:
@@ -212,19 +204,15 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     if _records(options):
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
-    if recorded and not _is_linear(options):
+    # then the gradient of the rows needs more than the upstream gradient
+    needs_more = options.get("combiner") == "max" or any(options.get(name) is not None for name in ("mask", "weights"))
+    if recorded and needs_more:
         _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
     out = _called(_nodes["looked_up"], source, ids, options)
     if recorded:
         out = out.requires_grad_()
         table.reads.append((out, ids, options))
     return out
-
-
-def _is_linear(options: Mapping[str, Any]) -> bool:
-    """Return True if the upstream gradient of a lookup determines the gradient of the rows. A maximum, a mask or
-    weights need more inputs."""
-    return options.get("combiner") != "max" and all(options.get(name) is None for name in ("mask", "weights"))
 
 
 def value_and_grad(

@@ -216,10 +216,7 @@ def _values(leaf: Any) -> New:
 
 def _alike(leaf: Any) -> Any:
     """Return the form of a leaf that has new values."""
-    new: Any = _values(leaf)
-    if not isinstance(leaf, IndexedSlices):
-        return new
-    return leaf._like(new)
+    return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:

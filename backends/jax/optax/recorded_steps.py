@@ -58,8 +58,10 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     first = None if clip is None else check_transformation(clip, "clip")
     if not isinstance(recorder, JaxRecorder):
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
-
-    statement = _description(inner)
+    try:
+        statement = as_description(getattr(inner.update, OPTIMIZER, None))
+    except TypeError:  # tx is another transformation, or its learning rate is a schedule
+        statement = None
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         before, reported = state, {"gradients": _flat(updates)}
@@ -80,14 +82,6 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     if first is None:
         return Transformation(inner.init, update)
     return Transformation(lambda params: (first.init(params), inner.init(params)), update)
-
-
-def _description(tx: Transformation) -> dict[str, Any] | None:
-    """Describe the optimizer that `from_optim` was given, or return None."""
-    try:
-        return as_description(getattr(tx.update, OPTIMIZER, None))
-    except TypeError:  # tx is another transformation, or its learning rate is a schedule
-        return None
 
 
 def _flat(tree: Any) -> dict[str, Any]:
