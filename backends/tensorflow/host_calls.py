@@ -241,7 +241,11 @@ def bags(
     if variable:
         variable_accessed(table)  # tapes watch the table from now on, as after any read
         _bags(*map(_zero, (table, *given)))
-        read = partial(_bags_of_variable, tf.as_dtype(table.dtype), tuple(table.shape))
+        dtype, shape = tf.as_dtype(table.dtype), tuple(table.shape)
+
+        def read(resource: Array, *given: Array) -> Array:
+            return memory.accept(_bags(memory.shared(resource, dtype, shape), *map(memory.fetch, given)))
+
         call = partial(tf.py_function, read, [place, *given], table.dtype)
         found = _if_here(call, lambda: otherwise(table, *given))
     else:
@@ -259,11 +263,6 @@ def bags(
         return tf.identity(found), gradient
 
     return recorded(found, place)
-
-
-def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
-    ids, segments, bags, *keep = map(memory.fetch, given)
-    return memory.accept(_bags(memory.shared(resource, dtype, shape), ids, segments, bags, *keep))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
@@ -319,7 +318,11 @@ def step(
     take([as_bits(_zero(x)) for x in tables], _zero(slots.values), *_ONE_GROUP, *tried)
 
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
-    in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
+    resources = [memory.handle(x) for x in tables]
+
+    def in_place(*arrays: Array) -> None:
+        views = [memory.view(x) for x in arrays[len(kinds) :]]
+        take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *views)
 
     def call() -> Array:
         with tf.device("CPU:0"):
@@ -337,11 +340,6 @@ def step(
 
     _if_here(call, without_call)
     return tables
-
-
-def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[int, ...]]], *arrays: Array) -> None:
-    given = [memory.view(x) for x in arrays[len(kinds) :]]
-    take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:

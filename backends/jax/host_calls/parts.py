@@ -141,24 +141,19 @@ def sums(dtype: str, index: str = "") -> str:
     return target(sums)
 
 
+def _states(count: int, dtype: Any) -> Any:
+    """Return a function from a frame to the tuple of the first `count` results after the table."""
+    if count == 0:
+        return inline(lambda frame: ())
+    before = _states(count - 1, dtype)
+    return inline(lambda frame: before(frame) + (matrix(result(frame, count), dtype),))  # noqa: RUF005  # for numba
+
+
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
     """Return XLA's name for an optimizer's step. If `scaled` is True, the last number is a factor of the values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
-    some, two, three = (len(formula.state) > k for k in range(3))
-
-    def held(frame):
-        if three:
-            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide), matrix(result(frame, 3), wide))
-        elif two:
-            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide))  # type: ignore[assignment]
-        elif some:
-            found = (matrix(result(frame, 1), wide),)  # type: ignore[assignment]
-        else:
-            found = ()  # type: ignore[assignment]
-        return found
-
-    states = inline(held)
+    states = _states(len(formula.state), wide)
 
     def step(frame, part, parts):
         """Compute (table, *states) in place from (..., ids, numbers, table, *states)."""
