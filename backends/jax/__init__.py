@@ -290,16 +290,9 @@ class JaxBackend(Backend):
     traced_bags = method(row_calls.read_bags)
     traced_norm = method(row_calls.norm)
 
-    def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        assert count is not None, "JAX knows its shapes"
-        if 0 in values.shape or count == 0:
-            return self.zeros((count, *values.shape[1:]), self.dtype(values), values)
-        return scatters.fold(values, segments_, count)
-
-    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        if 0 in values.shape or 0 in shape:
-            return self.zeros(shape, self.dtype(values), values)
-        return scatters.set_rows(values, ids, shape)
+    segment_sum = method(scatters.fold)
+    segment_max = method(scatters.maximum)
+    scatter_rows = method(scatters.set_rows)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if 0 in values.shape or 0 in dense.shape:
@@ -343,10 +336,6 @@ class JaxBackend(Backend):
             return jnp.zeros(queries.shape, np.int32)
         # comparing all pairs, or sorting both arrays, needs more memory; a binary search makes log(n) reads per query
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
-
-    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        assert count is not None, "JAX knows its shapes"
-        return scatters.maximum(values, segments_, count, least)
 
     # ------------------------------------------------------------------ derivatives
     stop_gradient = method(lax.stop_gradient)

@@ -8,11 +8,12 @@ core, this folder.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey, keystr, tree_flatten_with_path, tree_unflatten
 
 from islices.backend import Host
 from islices.backends.jax.optax.named_rows import weights_of
@@ -38,10 +39,8 @@ OURS = {"step", "master", *(name for record in RECORDS.values() for name in reco
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
-def path_name(path: Any) -> str:
-    """Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees."""
-    parts = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path)
-    return ".".join(str(part) for part in parts)
+#: Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees.
+path_name = partial(keystr, simple=True, separator=".")
 
 
 class _Place(NamedTuple):
