@@ -12,7 +12,7 @@ import keras
 
 from islices.backends.keras.coalesced import Coalesced, check_replicas
 from islices.backends.keras.loss_scale import LossScaleOptimizer
-from islices.backends.keras.methods import replace
+from islices.backends.keras.methods import around
 from islices.backends.keras.native import native
 from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.sparse_gradients import within
@@ -87,8 +87,8 @@ def row_sparse(model: Model) -> Model:
         method(*args, **kwargs)
         _adapt(model)
 
-    for name, around in {"compile": compile_, **native.methods(model)}.items():
-        replace(model, name, around)
+    for name, call in {"compile": compile_, **native.methods(model)}.items():
+        object.__setattr__(model, name, around(model, name, call))
     object.__setattr__(model, MARK, True)
     if model.compiled:
         _adapt(model)
