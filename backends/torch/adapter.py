@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,7 @@ class TorchBackend(Backend):
     maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
     less_equal = staticmethod(with_numbers(torch.le))  # type: ignore[assignment]
     div = staticmethod(with_numbers(torch.div))  # type: ignore[assignment]
+    row_sum = staticmethod(partial(torch.sum, dim=1))  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
@@ -230,9 +232,6 @@ class TorchBackend(Backend):
             return x.new_zeros(x.shape[0])
         low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
         return torch.maximum(high, -low)
-
-    def row_sum(self, x: Array) -> Array:
-        return x.sum(1)
 
     def largest(self, x: Array, k: int) -> Array:
         return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values

@@ -247,7 +247,13 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             *arrays, value = ctx.saved_tensors
-            return _transposed(lambda upstream: backward(tuple(arrays), upstream), value, tangents)
+            with torch.enable_grad():  # `backward` is linear in upstream, and its transpose maps the tangents
+                upstream = torch.zeros_like(value, requires_grad=True)
+                pulled = zip(backward(tuple(arrays), upstream), tangents, strict=True)
+                pairs = [(g, t) for g, t in pulled if g is not None and t is not None]
+                outs, given = [g for g, _ in pairs], [t for _, t in pairs]
+                (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
+            return torch.zeros_like(value) if found is None else found
 
     def call(*arrays: Tensor) -> Tensor:
         if not any(map(is_recorded, arrays)):
@@ -260,17 +266,3 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 def is_recorded(x: Tensor) -> bool:
     """See `Backend.records_gradient`."""
     return (x.requires_grad and torch.is_grad_enabled()) or has_tangent(x)
-
-
-def _transposed(
-    pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
-) -> Tensor:
-    """Return the tangent of `value`. `pull` is linear in an array of the shape of `value`; the transpose of `pull` maps
-    the tangents."""
-    with torch.enable_grad():
-        upstream = torch.zeros_like(value, requires_grad=True)
-        pulled = pull(upstream)
-        pairs = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None and t is not None]
-        outs, given = [g for g, _ in pairs], [t for _, t in pairs]
-        (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
-    return torch.zeros_like(value) if found is None else found

@@ -168,7 +168,7 @@ def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, 
 
 def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """Substitute for `islices.optim.optimizer.step_tables`."""
-    _called(_nodes["step"], optimizer, table, grad, state, apply)
+    _called(_nodes["step"], optimizer, table, grad, state, apply=apply)
     return table, dict(state) if type(state) is dict else state
 
 
@@ -208,7 +208,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     needs_more = options.get("combiner") == "max" or any(options.get(name) is not None for name in ("mask", "weights"))
     if recorded and needs_more:
         _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
-    out = _called(_nodes["looked_up"], source, ids, options)
+    out = _called(_nodes["lookup"], source, ids, **options)
     if recorded:
         out = out.requires_grad_()
         table.reads.append((out, ids, options))
@@ -254,7 +254,14 @@ def differentiate(
     if not tables and not variables:
         _break("nothing to differentiate")
     with torch.enable_grad():
-        loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
+        out: Any = fn(*full, **kwargs)
+        if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
+            _break("what fn returned")
+        loss, aux = out if has_aux else (out, None)
+        if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
+            _break("what fn returned as the loss")
+        gradients = _gradients(loss, variables + [rows for t in tables for rows, _, _ in t.reads])
+    loss = loss.detach()
     dense, rest = iter(gradients[: len(variables)]), iter(gradients[len(variables) :])
     found = []
     for x in faces:
@@ -264,7 +271,8 @@ def differentiate(
         else:
             found.append(next(dense) if isinstance(x, Tensor) and x.dtype in FLOATS else None)
     grads = tuple(pytree.tree_unflatten(found, spec))
-    value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
+    aux = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, aux)
+    value = (loss, aux) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
 
 
@@ -286,32 +294,9 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     return x
 
 
-def _gradients(
-    fn: Callable[..., Any],
-    full: list[Any],
-    kwargs: dict[str, Any],
-    has_aux: bool,
-    tables: list[Recorded],
-    variables: list[Tensor],
-) -> tuple[Tensor, Any, list[Tensor]]:
-    """Return (loss, aux, gradients). The gradients are those of the variables, then those of the results of all
-    lookups."""
-    out: Any = fn(*full, **kwargs)
-    loss: Any
-    aux: Any
-    if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
-        _break("what fn returned")
-    loss, aux = out if has_aux else (out, None)
-    if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
-        _break("what fn returned as the loss")
-    inputs = variables + [out for t in tables for out, _, _ in t.reads]
-    if not loss.requires_grad or not inputs:
-        return loss.detach(), aux, [torch.zeros_like(x).detach() for x in inputs]
-    with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
-        found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
-    gradients = [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)]
-    return loss.detach(), aux, gradients
-
-
-def _detached(x: Any) -> Any:
-    return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
+def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    found: Sequence[Any] = [None] * len(inputs)
+    if inputs and loss.requires_grad:
+        with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
+            found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
+    return [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)]

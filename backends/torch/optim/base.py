@@ -139,10 +139,9 @@ class RowOptimizer(torch.optim.Optimizer):
         differentiable: bool = False,
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
-        options["duplicates"] = duplicates
-        defaults = complete(self.rule, {**dict(zip(torch_names(self.rule), given, strict=True)), **options}, {})
-        refused = {"capturable": capturable, "differentiable": differentiable}
-        check_group(self.rule, {**defaults, **refused})
+        hyper = dict(zip(torch_names(self.rule), given, strict=True))
+        defaults = complete(self.rule, {**hyper, **options, "duplicates": duplicates}, {})
+        check_group(self.rule, {**defaults, "capturable": capturable, "differentiable": differentiable})
         self._made: dict[int, Made] = {}
         self._warned: set[str] = set()
         self.max_norm = max_norm
