@@ -1,6 +1,7 @@
 """Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`, `islices.backends.jax.host_views`.
+May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.host_views`, `islices.backends.jax.precision`,
+`islices.backends.jax.scatters`.
 """
 
 from __future__ import annotations
