@@ -186,9 +186,9 @@ def _grouped(slots: Slots) -> list[Array]:
     if not hasattr(graph, "_islices_groups"):
         graph._islices_groups = {}
     known: dict[Any, list[Array]] = graph._islices_groups
-    key = slots.indices.ref(), slots.rows, None if slots.positions is None else slots.positions.ref()
+    arrays = [x for x in (slots.indices, slots.positions) if x is not None]
+    key = slots.rows, *(x.ref() for x in arrays)
     if key not in known:
-        arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
         dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
         groups = partial(_groups_and_number, slots.rows)
         known[key] = _call(groups, arrays, dtypes, lambda: [tf.zeros((0,), t) for t in dtypes])
@@ -230,12 +230,11 @@ def bags(
     table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
 ) -> Array | None:
     """See `Backend.traced_bags`."""
-    table, kept = memory.plain(table), [] if keep is None else [keep]
-    given = [ids, segments, bags, *kept]
+    table, given = memory.plain(table), [x for x in (ids, segments, bags, keep) if x is not None]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
         return None
-    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *kept)):
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *given[3:])):
         return None
     place = table.handle if variable else table
     if variable:
@@ -321,7 +320,7 @@ def step(
     resources = [memory.handle(x) for x in tables]
 
     def in_place(*arrays: Array) -> None:
-        views = [memory.view(x) for x in arrays[len(kinds) :]]
+        views: list[Any] = [memory.view(x) for x in arrays[len(kinds) :]]
         take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *views)
 
     def call() -> Array:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -201,18 +201,17 @@ def _probe() -> tf.Variable:
 
 # ---------------------------------------------------------------------- other uses of the weights
 READ = "were read beside the layers that are captured"
-_own = threading.local()
+_own: ContextVar[bool] = ContextVar("islices_reading_own", default=False)
 
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
     """Let reads of weights count as a captured layer's within the context."""
-    before = getattr(_own, "reading", False)
-    _own.reading = True
+    token = _own.set(True)
     try:
         yield
     finally:
-        _own.reading = before
+        _own.reset(token)
 
 
 @contextlib.contextmanager
@@ -222,7 +221,7 @@ def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
     kind = type(variable)
 
     def is_other() -> bool:
-        return not getattr(_own, "reading", False) and record.could_possibly_record()
+        return not _own.get() and record.could_possibly_record()
 
     def value(self: Any) -> Any:
         if is_other():
