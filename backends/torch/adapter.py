@@ -196,7 +196,7 @@ class TorchBackend(Backend):
     maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
     less_equal = staticmethod(with_numbers(torch.le))  # type: ignore[assignment]
     div = staticmethod(with_numbers(torch.div))  # type: ignore[assignment]
-    row_sum = staticmethod(partial(torch.sum, dim=1))  # type: ignore[assignment]
+    row_sum = staticmethod(partial(torch.sum, dim=1))
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)

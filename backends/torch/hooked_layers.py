@@ -82,7 +82,7 @@ class _Eager:
     def __init__(self) -> None:
         self.lock = Lock()
         self.count = 0
-        self.stance: Any = None
+        self.stance = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         if is_compiled():
@@ -90,17 +90,14 @@ class _Eager:
         with self.lock:
             set_stance = getattr(torch.compiler, "set_stance", None)  # torch before 2.6 lacks it
             if self.count == 0 and set_stance is not None and "torch._dynamo" in sys.modules:
-                stance = set_stance("force_eager")
-                stance.__enter__()
-                self.stance = stance
+                self.stance.enter_context(set_stance("force_eager"))
             self.count += 1
 
     def __exit__(self, *error: object) -> None:
         with self.lock:
             self.count -= 1
-            if self.count == 0 and self.stance is not None:
-                stance, self.stance = self.stance, None
-                stance.__exit__(None, None, None)
+            if self.count == 0:
+                self.stance.close()
 
 
 _eager = _Eager()

@@ -257,6 +257,8 @@ def differentiate(
         out: Any = fn(*full, **kwargs)
         if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
             _break("what fn returned")
+        loss: Any
+        aux: Any
         loss, aux = out if has_aux else (out, None)
         if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
             _break("what fn returned as the loss")
