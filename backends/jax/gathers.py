@@ -39,7 +39,9 @@ def differentiate_rows(
     leaves = [x for _, x in paths]
     floats = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, np.inexact)]
     storable = [k for k in floats if leaves[k].dtype.name in FLOATS]
-    marked = marking.marked(sparse, names, leaves, lambda flags: _prefix_flags(flags, tree), storable)
+    marked = marking.marked(
+        sparse, names, leaves, lambda flags: jax.tree.leaves(jax.tree.broadcast(flags, tree)), storable
+    )
     aux = Aux()
 
     def traced(arrays: list[Any]) -> tuple[Any, list[Any]]:
@@ -112,13 +114,6 @@ def _per_sample(
 
     losses, grads = jax.vmap(one)(list(data))
     return losses, None, tree_util.tree_map(together, grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
-
-
-def _prefix_flags(flags: Any, tree: Any) -> list[Any]:
-    """Return one flag per leaf of tree; flags is a prefix of tree."""
-    found: list[Any] = []
-    tree_util.tree_map(lambda flag, part: found.extend([flag] * len(tree_util.tree_leaves(part))), flags, tree)
-    return found
 
 
 def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:

@@ -63,8 +63,8 @@ class Slot:
 
     def not_run(self) -> tuple[Any, ...]:
         """Return the found values of a branch that is not taken."""
-        numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
-        return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
+        no_row = max(self.rows, 0)
+        return tuple(lax.full(x.shape, 0 if k else no_row, x.dtype) for k, x in enumerate(self.found))
 
 
 @dataclass(frozen=True)

@@ -86,5 +86,5 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 def _flat(tree: Any) -> dict[str, Any]:
     """Return the leaves by name, with slices and tables as single leaves, for any containers."""
-    paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
+    paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}
