@@ -31,7 +31,7 @@ from jax import lax
 from islices.backend import INDICES, Array, Backend, Host, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
-from islices.backends.jax.host_views import BFLOAT16, Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import read
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
@@ -75,9 +75,7 @@ class JaxBackend(Backend):
         return isinstance(x, jax.Array)
 
     def is_native(self, x: object) -> bool:
-        sparse = sys.modules.get("jax.experimental.sparse")
-        kind = getattr(sparse, "JAXSparse", None)
-        return kind is not None and isinstance(x, kind)
+        return isinstance(x, getattr(sys.modules.get("jax.experimental.sparse"), "JAXSparse", ()))
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
@@ -174,10 +172,11 @@ class JaxBackend(Backend):
     maximum = _typed(jnp.maximum)
     minimum = _typed(jnp.minimum)
     permute = method(jnp.transpose)
+    row_sum = method(partial(jnp.sum, axis=1))
     sqrt = method(lax.sqrt)
 
     def astype(self, x: Array, dtype: str) -> Array:
-        target = np.dtype(dtype) if dtype != "bfloat16" else BFLOAT16
+        target = np.dtype(dtype)
         if x.dtype == target and not x.aval.weak_type:
             return x
         if x.dtype == np.float64 and isinstance(x, Tracer) and not users_x64():
@@ -196,7 +195,7 @@ class JaxBackend(Backend):
         return jnp.reshape(x, dims) if view is None else host_views.put(view.reshape(dims), x)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        zero = constant(0, BFLOAT16 if dtype == "bfloat16" else dtype)
+        zero = constant(0, dtype)
         device = host_views.place(like)
         return jnp.broadcast_to(zero if device is None else jax.device_put(zero, device), tuple(shape))
 
@@ -228,9 +227,6 @@ class JaxBackend(Backend):
         if x.shape[1] == 0:
             return jnp.zeros(x.shape[:1], x.dtype)
         return jnp.max(lax.abs(x), axis=1)
-
-    def row_sum(self, x: Array) -> Array:
-        return jnp.sum(x, axis=1)
 
     def largest(self, x: Array, k: int) -> Array:
         return jnp.sort(jnp.argsort(-x, stable=True)[:k])
@@ -292,16 +288,9 @@ class JaxBackend(Backend):
     traced_bags = method(row_calls.read_bags)
     traced_norm = method(row_calls.norm)
 
-    def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        assert count is not None, "JAX knows its shapes"
-        if 0 in values.shape or count == 0:
-            return self.zeros((count, *values.shape[1:]), self.dtype(values), values)
-        return scatters.fold(values, segments_, count)
-
-    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        if 0 in values.shape or 0 in shape:
-            return self.zeros(shape, self.dtype(values), values)
-        return scatters.set_rows(values, ids, shape)
+    segment_sum = method(scatters.fold)
+    segment_max = method(scatters.maximum)
+    scatter_rows = method(scatters.set_rows)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if 0 in values.shape or 0 in dense.shape:
@@ -346,10 +335,6 @@ class JaxBackend(Backend):
         # comparing all pairs, or sorting both arrays, needs more memory; a binary search makes log(n) reads per query
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
-    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        assert count is not None, "JAX knows its shapes"
-        return scatters.maximum(values, segments_, count, least)
-
     # ------------------------------------------------------------------ derivatives
     stop_gradient = method(lax.stop_gradient)
     custom_gradient = method(differentiation.custom_gradient)
@@ -361,8 +346,8 @@ class JaxBackend(Backend):
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
-        kinds = (getattr(sys.modules.get(module), "Module", None) for module in ("flax.linen", "flax.nnx", "equinox"))
-        return any(kind is not None and isinstance(x, kind) for kind in kinds)
+        kinds = (getattr(sys.modules.get(module), "Module", ()) for module in ("flax.linen", "flax.nnx", "equinox"))
+        return isinstance(x, tuple(kinds))
 
     def capture(self, model: Any, uses: Any) -> NoReturn:
         raise TypeError(
@@ -382,4 +367,4 @@ def _fits(value: int, dtype: Any) -> bool:
 
 
 backend = JaxBackend()
-register(backend)
+register()

@@ -15,6 +15,7 @@ import bisect
 import math
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import cache, partial
 from typing import Any
 
@@ -74,17 +75,13 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 class JaxGroup(Group):
-    """The processes of jax.distributed, each by its first device.
+    """The processes of jax.distributed, each by its first device."""
 
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
-    """
+    #: Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
+    timeout: float | None = None
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(jax.process_index(), jax.process_count())
-        self.timeout = timeout
         first = {d.process_index: d for d in sorted(jax.devices(), key=lambda d: d.id, reverse=True)}
         devices = [first[rank] for rank in range(self.size)]
         self._device = devices[self.rank]
@@ -158,23 +155,18 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
     """Return fn(), or raise TimeoutError if fn takes longer than `seconds`. After a timeout fn continues in a thread
     that does not keep the process from ending."""
-    outcome: list[Any] = []
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcome.extend((True, fn()))
+            future.set_result(fn())
         except BaseException as error:
-            outcome.extend((False, error))
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="islices collective", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, name="islices collective", daemon=True).start()
+    if not wait([future], seconds).done:
         raise TimeoutError(f"nothing came for {seconds:g} s")
-    done, result = outcome
-    if not done:
-        raise result
-    return result
+    return future.result()
 
 
 def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:

@@ -63,7 +63,14 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
         raise
-    _check_unchecked(closed.jaxpr)
+    # in a shard_map that checks the varying axes, JAX would add up the ranks' gradients of an array that is the same on
+    # all ranks, but each rank has different rows
+    avals = [v.aval for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
+    if any(map(varying, avals)):
+        raise ValueError(
+            "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
+            "gradients are the rank's own; islices.distributed.all_reduce adds them up"
+        )
     return closed
 
 
@@ -84,19 +91,6 @@ def taken(
     taking = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
     (_, (outs, found)), (gradients, upstreams) = taking([args[k] for k in dense], deltas)
     return outs, gradients, list(zip(plan.slots, upstreams, found, strict=True))
-
-
-def _check_unchecked(jaxpr: Any) -> None:
-    """Raise ValueError under a shard_map that checks the varying axes.
-
-    JAX would add up the ranks' gradients of an array that is the same on all ranks, but each rank has different rows.
-    """
-    avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    if any(map(varying, avals)):
-        raise ValueError(
-            "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
-            "gradients are the rank's own; islices.distributed.all_reduce adds them up"
-        )
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:

@@ -7,6 +7,7 @@ core, this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +39,9 @@ def differentiate_rows(
     leaves = [x for _, x in paths]
     floats = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, np.inexact)]
     storable = [k for k in floats if leaves[k].dtype.name in FLOATS]
-    marked = marking.marked(sparse, names, leaves, lambda flags: _prefix_flags(flags, tree), storable)
+    marked = marking.marked(
+        sparse, names, leaves, lambda flags: jax.tree.leaves(jax.tree.broadcast(flags, tree)), storable
+    )
     aux = Aux()
 
     def traced(arrays: list[Any]) -> tuple[Any, list[Any]]:
@@ -113,13 +116,6 @@ def _per_sample(
     return losses, None, tree_util.tree_map(together, grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
 
 
-def _prefix_flags(flags: Any, tree: Any) -> list[Any]:
-    """Return one flag per leaf of tree; flags is a prefix of tree."""
-    found: list[Any] = []
-    tree_util.tree_map(lambda flag, part: found.extend([flag] * len(tree_util.tree_leaves(part))), flags, tree)
-    return found
-
-
 def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
     marks = (Marked(k, v.aval.dtype) if k in marked else None for k, v in zip(floats, jaxpr.invars, strict=True))
     return Plan(jaxpr, tuple(marks), (True, *(False for _ in jaxpr.outvars[1:])))
@@ -127,7 +123,7 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
     """Return True if a leaf is only read by rows, and so few rows that `sparse` gives it a sparse gradient."""
-    reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
+    reads = sum(math.prod(slot.found[0].shape) for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
@@ -138,12 +134,8 @@ def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlic
         return empty_slices(B, table)
     rows, row_shape = table.shape[0], table.shape[1:]
     dtype = np.result_type(*(i.dtype for _, i in parts))
-    values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
-    indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])
+    values = jnp.concatenate([g.reshape(-1, *row_shape) for g, _ in parts])
+    indices = jnp.concatenate([i.reshape(-1).astype(dtype) for _, i in parts])
     values, indices = B.select(values, indices, indices < rows, rows)
     padded = isinstance(values, Tracer) or isinstance(indices, Tracer)
     return IndexedSlices._trusted(B, values, indices, table.shape, padded=padded)
-
-
-def _concatenated(arrays: list[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays)

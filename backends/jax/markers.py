@@ -8,7 +8,6 @@ passes their gradient to a second input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -56,12 +55,8 @@ lookup_p = Primitive("islices_lookup")  # (rows or bags, their weights, ids, *ex
 
 
 @lookup_p.def_impl  # type: ignore[untyped-decorator]
-def _lookup(rows: Array, weights: Array, *integers: Array, static: Any, axes: tuple[str, ...]) -> Array:
-    return rows
-
-
 @lookup_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _lookup_shape(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
+def _lookup(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
     return rows
 
 
@@ -73,18 +68,11 @@ def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...])
     rows, weights, *integers = args
     if dims[1] is not None:  # each mapped call has another table, so no shared table is differentiated
         return rows, dims[0]
-    rows, *integers = mapped_in_front([rows, *integers], [dims[0], *dims[2:]])
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    rows, *integers = (
+        batching.bdim_at_front(x, d, size) for x, d in zip((rows, *integers), (dims[0], *dims[2:]), strict=True)
+    )
     return lookup_p.bind(rows, weights, *integers, static=static, axes=("vmap", *axes)), 0
-
-
-def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """Return the arrays with the mapped axis moved to the front. An array without a mapped axis (None in dims) is
-    repeated."""
-    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
-    return [
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(arrays, dims, strict=True)
-    ]
 
 
 ad.primitive_jvps[lookup_p] = _lookup_jvp

@@ -189,14 +189,10 @@ def _called(
     return Evaluation(run, plan.outputs, plan.slots, plan.others)
 
 
-def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    return _switch(eqn.params["branches"], marks[1:], wanted)
-
-
 @lru_cache(KEPT)
 def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluation:
     plans = [Plan(b.jaxpr, marks, wanted) for b in branches]
-    slots = [slot.in_branch() for plan in plans for slot in plan.slots]
+    slots = [replace(slot, rounds=slot.rounds or 0) for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
     outputs = tuple(
         ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
@@ -329,7 +325,7 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     # the compiler handles shardings and donation; they change no value
     "jit": _calling(jax.jit, "inline"),
     "remat2": _calling(jax.checkpoint, "prevent_cse", "policy"),
-    "cond": _cond,
+    "cond": lambda eqn, marks, wanted: _switch(eqn.params["branches"], marks[1:], wanted),
     "scan": _scan,
     "shard_map": _shard_map,
 }

@@ -92,10 +92,6 @@ def leave(x: Any, dtype: str) -> Any:
     return lax.convert_element_type(x, dtype)
 
 
-def _leave_forward(x: Any, dtype: str) -> tuple[Any, None]:
-    return leave(x, dtype), None
-
-
 def _leave_backward(dtype: str, _: None, cotangent: Any) -> NoReturn:
     raise TypeError(
         "jax.grad through a norm, which islices forms in float64: accepted where "
@@ -103,4 +99,4 @@ def _leave_backward(dtype: str, _: None, cotangent: Any) -> NoReturn:
     )
 
 
-leave.defvjp(_leave_forward, _leave_backward)
+leave.defvjp(lambda x, dtype: (leave(x, dtype), None), _leave_backward)

@@ -51,74 +51,67 @@ class Leaves(Deferred):
         return self.parts[part]
 
 
-def register(backend: Backend) -> None:
+def register() -> None:
     """Register the classes with JAX: arrays are the children, and all other attributes are static."""
-    _register_slices(backend)
-    _register_table(backend)
-    _register_per_sample(backend)
+    _register(IndexedSlices, ("values", "indices", "guard"), _slices_apart, _slices_together)
+    _register(Table, ("weights",), _table_apart, _table_together)
+    parts = ("values", "indices", "samples", "products", "guard")
+    _register(PerSample, parts, _per_sample_apart, _per_sample_together)
 
 
-def _owner(backend: Backend, child: Any) -> Backend:
+def _owner(child: Any) -> Backend:
     """Return the backend of a child. Do not validate the child, because JAX also uses placeholders as children."""
-    return get_backend("numpy") if isinstance(child, np.ndarray) else backend  # the child is a result of jax.device_get
+    return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # NumPy's is a result of jax.device_get
 
 
-def _register_slices(backend: Backend) -> None:
-
-    def flatten(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-        # uncoalesced slices have a guard per slot, which is concatenated, cut and sharded like values; coalesced slots
-        # have to stay in order
-        static = s.dense_shape, s.coalesced, s.padded
-        if isinstance(s._values, Leaves):
-            return s._values.leaves, static
-        leaves, known = _guarded(s.backend, (s.values, s.indices), () if s.coalesced else s.indices.shape)
-        if known is not None:
-            object.__setattr__(s, "_values", known)
-            object.__setattr__(s, "_indices", known)
-        return leaves, static
-
-    def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
-        shape, coalesced, padded = static
-        *part, guard = leaves = tuple(children)
-        arrays, owner = _received(leaves, [part], lambda: _intact(part, guard, shape[0])), _owner(backend, leaves[0])
-        return IndexedSlices._trusted(owner, arrays, arrays, shape, coalesced=coalesced, padded=padded)
-
-    _register(IndexedSlices, ("values", "indices", "guard"), flatten, unflatten)
+def _slices_apart(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+    # uncoalesced slices have a guard per slot, which is concatenated, cut and sharded like values; coalesced slots have
+    # to stay in order
+    static = s.dense_shape, s.coalesced, s.padded
+    if isinstance(s._values, Leaves):
+        return s._values.leaves, static
+    leaves, known = _guarded(s.backend, (s.values, s.indices), () if s.coalesced else s.indices.shape)
+    if known is not None:
+        object.__setattr__(s, "_values", known)
+        object.__setattr__(s, "_indices", known)
+    return leaves, static
 
 
-def _register_table(backend: Backend) -> None:
-    def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
-        return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
-
-    def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
-        (weights,) = children
-        recorder = RECORDER if isinstance(weights, Tracer) else None
-        return Table._trusted(_owner(backend, weights), Source(weights, recorder), *static)
-
-    _register(Table, ("weights",), flatten, unflatten)
+def _slices_together(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
+    shape, coalesced, padded = static
+    *part, guard = leaves = tuple(children)
+    arrays, owner = _received(leaves, [part], lambda: _intact(part, guard, shape[0])), _owner(leaves[0])
+    return IndexedSlices._trusted(owner, arrays, arrays, shape, coalesced=coalesced, padded=padded)
 
 
-def _register_per_sample(backend: Backend) -> None:
+def _table_apart(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
+    return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
 
-    def flatten(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        if isinstance(g._parts, Leaves):
-            return g._parts.leaves, g.dense_shape
-        leaves, known = _guarded(g.backend, g._parts, ())
-        if known is not None:
-            object.__setattr__(g, "_parts", known)
-        return leaves, g.dense_shape
 
-    def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
-        *slots, products, guard = leaves = tuple(children)
-        parts = [slots, *((x,) for x in tree_util.tree_leaves(products))]
+def _table_together(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
+    (weights,) = children
+    recorder = RECORDER if isinstance(weights, Tracer) else None
+    return Table._trusted(_owner(weights), Source(weights, recorder), *static)
 
-        def intact() -> Part:
-            whole = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
-            return (*_intact(slots, guard, shape[1], shape[0]), whole)
 
-        return PerSample._trusted(_owner(backend, leaves[0]), _received(leaves, parts, intact), shape)
+def _per_sample_apart(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    if isinstance(g._parts, Leaves):
+        return g._parts.leaves, g.dense_shape
+    leaves, known = _guarded(g.backend, g._parts, ())
+    if known is not None:
+        object.__setattr__(g, "_parts", known)
+    return leaves, g.dense_shape
 
-    _register(PerSample, ("values", "indices", "samples", "products", "guard"), flatten, unflatten)
+
+def _per_sample_together(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
+    *slots, products, guard = leaves = tuple(children)
+    parts = [slots, *((x,) for x in tree_util.tree_leaves(products))]
+
+    def intact() -> Part:
+        whole = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
+        return (*_intact(slots, guard, shape[1], shape[0]), whole)
+
+    return PerSample._trusted(_owner(leaves[0]), _received(leaves, parts, intact), shape)
 
 
 def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], unflatten: Callable[..., Any]) -> None:

@@ -53,11 +53,6 @@ class Slot:
     axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
     rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
 
-    @property
-    def reads(self) -> int:
-        """Return the number of rows that are read."""
-        return math.prod(self.found[0].shape)
-
     def repeated(self, length: int) -> Slot:
         """Return the slot of a loop for a slot of its body. A dense gradient is summed over all rounds."""
         if not self.found:
@@ -66,14 +61,10 @@ class Slot:
         rounds = None if self.rounds is None else self.rounds + 1
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
-    def in_branch(self) -> Slot:
-        """Return the slot of a conditional for a slot of one of its branches."""
-        return self if self.rounds is not None else replace(self, rounds=0)
-
     def not_run(self) -> tuple[Any, ...]:
         """Return the found values of a branch that is not taken."""
-        numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
-        return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
+        no_row = max(self.rows, 0)
+        return tuple(lax.full(x.shape, 0 if k else no_row, x.dtype) for k, x in enumerate(self.found))
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 def whole(x: Any, mark: Marked | None) -> Any:
     """Return a leaf, or some of its rows, after the casts of its mark."""
-    for dtype in () if mark is None else mark.casts:
+    for dtype in mark.casts if isinstance(mark, Marked) else ():
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
             x = lax.optimization_barrier(x)

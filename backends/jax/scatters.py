@@ -109,11 +109,13 @@ def fold(values: Array, segments: Array, count: int) -> Array:
         # signedness have the same sums to the bit, and XLA never merges arrays of two types.
         values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
     zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
+    if 0 in values.shape or count == 0:
+        return zeros.astype(dtype)
     return apart(add_at(zeros, segments, values)).astype(dtype)
 
 
-@partial(jax.jit, static_argnums=(2, 3), inline=True)
-def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
+@partial(jax.jit, static_argnames=("count", "least"), inline=True)
+def maximum(values: Array, segments: Array, count: int, *, least: float | None = None) -> Array:
     """Return the largest value of each segment, NaN if the segment contains NaN. An empty segment gets `least`; without
     `least`, it gets the least number of the dtype."""
     if least is None:
@@ -142,7 +144,8 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
 @partial(jax.jit, static_argnums=2)  # jit makes one computation, so that the zeros are not copied again
 def set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
     """Return zeros of a shape with the rows at `ids` set to values."""
-    return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
+    zeros = jnp.broadcast_to(constant(0, values.dtype), shape)
+    return zeros if 0 in values.shape or 0 in shape else set_at(zeros, ids, values)
 
 
 set_jitted = jax.jit(set_at)

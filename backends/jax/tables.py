@@ -8,7 +8,7 @@ a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the cor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +21,17 @@ from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slo
 
 
 @dataclass(frozen=True)
-class _Weights:
-    leaf: int
-    casts: ClassVar[tuple[Any, ...]] = ()  # only `Marked` leaves may have casts
-
-
-@dataclass(frozen=True)
-class TableWeights(_Weights):
+class TableWeights:
     """The weights of a Table, which lookups read."""
 
+    leaf: int
+
 
 @dataclass(frozen=True)
-class Operand(_Weights):
+class Operand:
     """The weights of a Table as an array, (rows, width), or transposed."""
 
+    leaf: int
     transposed: bool = False
 
 
@@ -55,20 +52,13 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
 
     def run(values: Any, deltas: Any) -> Outcome:
         rows, weights, *found = values
-        found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
+        for k, (x, v) in enumerate(zip(found, integers, strict=True)):
+            if not isinstance(x, jax.Array):  # a literal of a jaxpr may be a Python number
+                found[k] = put(np.asarray(x, v.dtype), None)
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # an outer differentiation finds it
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Evaluation(run, (None,), [slot])
-
-
-def _as_array(x: Any, dtype: Any) -> Array:
-    """Return integers of a jaxpr as an array; a literal may be a Python number."""
-    return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
-
-
-def _operand(eqn: Any, marks: Marks) -> Evaluation | None:
-    return passed(eqn, (Operand(marks[0].leaf),))
 
 
 # ---------------------------------------------------------------------- rules of its weights as an array
@@ -123,7 +113,7 @@ RULES: dict[str, Rule] = {
     "islices_lookup": _lookup,
     # the weights of a lookup that belongs to another differentiation, or to none
     "islices_hidden": constant,
-    "islices_operand": _operand,
+    "islices_operand": lambda eqn, marks: passed(eqn, (Operand(marks[0].leaf),)),
     "stop_gradient": constant,
 }
 OPERAND_RULES: dict[str, Rule] = {

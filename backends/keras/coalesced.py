@@ -90,7 +90,12 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)
             if bound is not None:
-                _check_bound(name, bound)
+                if not is_real(bound):
+                    raise TypeError(f"{name}: got {describe(bound)}; accepted are None and a number above 0")
+                if not bound > 0:
+                    raise ValueError(
+                        f"{name}: got {bound}; accepted are None, which does not clip, and a number above 0"
+                    )
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
@@ -140,10 +145,3 @@ def check_replicas(optimizer: Any, replicas: int) -> None:
             f"gradient_accumulation_steps: got {steps} under a strategy of {replicas} replicas; accepted there is "
             "None, since Keras adds micro-batches up on one replica"
         )
-
-
-def _check_bound(name: str, bound: Any) -> None:
-    if not is_real(bound):
-        raise TypeError(f"{name}: got {describe(bound)}; accepted are None and a number above 0")
-    if not bound > 0:
-        raise ValueError(f"{name}: got {bound}; accepted are None, which does not clip, and a number above 0")

@@ -11,24 +11,15 @@ from functools import wraps
 from typing import Any
 
 
-def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Replace the method `name` of `owner` with ``around(method, *args, **kwargs)``. Return a function that restores
-    the method.
+def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for the place of the owner's method, which returns ``call(method, *args, **kwargs)``.
 
-    The object's class does not change, so saving, loading and cloning work as before.
+    If only the object gets the function, its class does not change, so saving, loading and cloning work as before.
     """
-    before = vars(owner).get(name)
     method = getattr(owner, name)
 
     @wraps(method)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        return around(method, *args, **kwargs)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return call(method, *args, **kwargs)
 
-    def undo() -> None:
-        if before is None:
-            object.__delattr__(owner, name)
-        else:
-            object.__setattr__(owner, name, before)
-
-    object.__setattr__(owner, name, replaced)
-    return undo
+    return replacement

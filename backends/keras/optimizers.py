@@ -16,10 +16,6 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-#: Keras loads a saved optimizer by this name; this module must be imported before.
-_saved = keras.saving.register_keras_serializable("islices")
-
-
 #: An optimizer of `islices.optim`, and the Keras variables that contain the optimizer's state, by the state's names.
 Rule = tuple[optim.Optimizer, dict[str, Any]]
 
@@ -57,7 +53,6 @@ class AdamByRows(ByRows):
         return optim.adam(rate, **hyper, rows="all", semantics="keras"), {"m": self._momentums, "v": self._velocities}
 
 
-@_saved
 class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
     """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for additional arguments."""
 
@@ -65,12 +60,10 @@ class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
         return None if self.momentum else (optim.sgd(rate, semantics="keras"), {})
 
 
-@_saved
 class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignore[misc]
     """keras.optimizers.RMSprop on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
     """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for additional arguments."""
 
@@ -78,53 +71,45 @@ class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[m
         return optim.adagrad(rate, eps=self.epsilon, semantics="keras"), {"accumulator": self._accumulators}
 
 
-@_saved
 class Adadelta(Coalesced, native.stock(keras.optimizers.Adadelta)):  # type: ignore[misc]
     """keras.optimizers.Adadelta on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Adam(AdamByRows, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
     """keras.optimizers.Adam on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class AdamW(AdamByRows, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
     """keras.optimizers.AdamW on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Adamax(Coalesced, native.stock(keras.optimizers.Adamax)):  # type: ignore[misc]
     """keras.optimizers.Adamax on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Nadam(Coalesced, native.stock(keras.optimizers.Nadam)):  # type: ignore[misc]
     """keras.optimizers.Nadam on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Adafactor(Coalesced, native.stock(keras.optimizers.Adafactor)):  # type: ignore[misc]
     """keras.optimizers.Adafactor on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Ftrl(Coalesced, native.stock(keras.optimizers.Ftrl)):  # type: ignore[misc]
     """keras.optimizers.Ftrl on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc]
     """keras.optimizers.Lion on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-@_saved
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
     """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-#: Keras's class on this backend -> the class here.
+#: Keras's class on this backend -> the class here. The name by which Keras loads a saved optimizer is known after this
+#: module has been imported.
 STOCK: dict[type, Any] = {
-    kind.__bases__[1]: kind
+    kind.__bases__[1]: keras.saving.register_keras_serializable("islices")(kind)
     for kind in (SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Adafactor, Ftrl, Lion, Lamb)
 }

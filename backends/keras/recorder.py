@@ -5,20 +5,22 @@ May import: `keras`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from islices.backends.keras.coalesced import Coalesced
-from islices.backends.keras.methods import replace
+from islices.backends.keras.methods import around
 from islices.backends.keras.named_states import state_of
 from islices.backends.keras.native import BACKEND
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import find_backend
 from islices.core.slices import IndexedSlices
+from islices.embedding.capture import replaced
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
@@ -66,7 +68,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.recorder = Recorder(folder, **options)
         self.recorder.framework = "keras"
-        self._undo: list[Callable[[], None]] = []
+        self._replaced = contextlib.ExitStack()
 
     def add(self, **positions: Any) -> None:
         """Add records to the current step: see `islices.Recorder.add`.
@@ -81,7 +83,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     def set_model(self, model: Any) -> None:
         """Wrap the model's methods. Keras calls `set_model` before it builds the function of a step."""
         super().set_model(model)
-        self._restore()
+        self._replaced.close()
         self._optimizer = model.optimizer  # not `self.model`: on JAX reading it ends the epoch's state
         eagerly = model.run_eagerly
         model.run_eagerly = True
@@ -93,21 +95,18 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         # on TensorFlow `Coalesced` clips after Keras's hook, because the gradients of replicas are added up after the
         # hook
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
-        self._undo += [
-            back,
-            replace(model, "train_step", self._train_step),
-            replace(model, "compute_loss", self._compute_loss),
-            replace(model.optimizer, "apply", self._apply),
-            replace(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip),
-        ]
+        self._replaced.callback(back)
+        for owner, name, call in (
+            (model, "train_step", self._train_step),
+            (model, "compute_loss", self._compute_loss),
+            (model.optimizer, "apply", self._apply),
+            (model.optimizer, "_clip" if behind else "_clip_gradients", self._clip),
+        ):
+            self._replaced.enter_context(replaced(owner, name, around(owner, name, call)))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Restore the model."""
-        self._restore()
-
-    def _restore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._replaced.close()
 
     # ------------------------------------------------------------------ around Keras's methods
     def _train_step(self, method: Any, *args: Any) -> Any:
@@ -119,7 +118,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     def _compute_loss(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         loss = method(*args, **kwargs)
         outputs = kwargs.get("y_pred", args[2] if len(args) > 2 else None)
-        if outputs is not None and not _is_traced(loss):
+        B = find_backend(loss)
+        if outputs is not None and (B is None or not B.is_traced(loss)):
             self.recorder.add(outputs=_arrays(outputs), loss=_array(loss))
         return loss
 
@@ -165,11 +165,6 @@ def _array(x: Any) -> Any:
 
 def _values(named: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _array(v) for name, v in named.items()}
-
-
-def _is_traced(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_traced(x)
 
 
 def _state(optimizer: Any) -> dict[str, Any]:

@@ -217,13 +217,10 @@ class Stepped(Coalesced):
             changed["weight_decay"] = 0.0
         rule = self.rule._remake(frozen=frozen_argument(*self.rule._frozen), **changed)
         state = self._states[self._get_variable_index(variable)]
-        if not len(variable.shape):
-            self._step_number(rule, gradient, variable, state)
+        if len(variable.shape):
+            take_step(self, rule, variable, gradient, state)
             return
-        take_step(self, rule, variable, gradient, state)
-
-    def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
-        ops = keras.ops
+        ops = keras.ops  # a single number is a table of one row
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
         held = {part: ops.copy(x) for part, x in state.items()}  # copies are tensors on TensorFlow, like the row
         row, new = rule.step(row, gradient, held)

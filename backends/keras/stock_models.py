@@ -12,7 +12,7 @@ import keras
 
 from islices.backends.keras.coalesced import Coalesced, check_replicas
 from islices.backends.keras.loss_scale import LossScaleOptimizer
-from islices.backends.keras.methods import replace
+from islices.backends.keras.methods import around
 from islices.backends.keras.native import MULTI_OPTIMIZER, native
 from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.sparse_gradients import within
@@ -81,25 +81,20 @@ def row_sparse(model: Model) -> Model:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model: got {describe(model)}; accepted is a keras.Model")
-    if is_row_sparse(model):
+    if MARK in vars(model):
         return model
 
     def compile_(method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         method(*args, **kwargs)
         _adapt(model)
 
-    for name, around in {"compile": compile_, **native.methods(model)}.items():
-        replace(model, name, around)
+    for name, call in {"compile": compile_, **native.methods(model)}.items():
+        object.__setattr__(model, name, around(model, name, call))
     object.__setattr__(model, MARK, True)
     if model.compiled:
         _adapt(model)
         model.train_function = None
     return model
-
-
-def is_row_sparse(model: Any) -> bool:
-    """Return True if `row_sparse` has been called on this model."""
-    return MARK in vars(model)
 
 
 def _adapt(model: Any) -> None:

@@ -72,7 +72,12 @@ def clip_global_norm(
     >>> float(clip_global_norm([grad], 1.0)), grad.stype, grad.data.asnumpy().round(4).tolist()
     (5.0, 'row_sparse', [[0.6000000238418579, 0.800000011920929]])
     """
-    arrays = [_legacy(x, position) for position, x in enumerate(_listed(arrays))]
+    accepted = "accepted is a list of one NDArray or more"
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(f"arrays: got {describe(arrays)}; {accepted}")
+    if not arrays:
+        raise ValueError(f"arrays: got an empty {type(arrays).__name__}; {accepted}")
+    arrays = [_legacy(x, position) for position, x in enumerate(arrays)]
     check_isfinite = check_flag(check_isfinite, "check_isfinite")
     clipped, norm = clip_by_global_norm(arrays, max_norm, semantics=semantics, nonfinite=nonfinite)
     if check_isfinite and not math.isfinite(norm.asscalar()):
@@ -82,15 +87,6 @@ def clip_global_norm(
         if new is not x:
             new.copyto(x)
     return norm.asscalar() if check_isfinite else norm
-
-
-def _listed(arrays: Any) -> list[Any]:
-    accepted = "accepted is a list of one NDArray or more"
-    if not isinstance(arrays, (list, tuple)):
-        raise TypeError(f"arrays: got {describe(arrays)}; {accepted}")
-    if not arrays:
-        raise ValueError(f"arrays: got an empty {type(arrays).__name__}; {accepted}")
-    return list(arrays)
 
 
 def _legacy(x: Any, position: int) -> Any:

@@ -76,8 +76,7 @@ class GraphReads(TapeRecorder):
             )
         with paused(), mx.util.np_shape(True):
             rows = read(weights, ids)
-            leaf = rows.detach()
-            leaf.attach_grad()
+            leaf = _leaf(rows)
             ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may overwrite these arrays later
         self.found.append((leaf, ids, extras, static))
         return leaf if autograd.is_recording() else rows

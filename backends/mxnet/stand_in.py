@@ -92,7 +92,6 @@ LOST: dict[str, Any] = {
             "in1d": "isin",
             "row_stack": "vstack",
             "product": "prod",
-            "cumproduct": "cumprod",
             "round_": "round",
             "trapz": "trapezoid",
         }.items()

@@ -102,29 +102,24 @@ def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
 
 def _call(
     callback: Callable[..., Any],
-    trial: Sequence[Any],
     arrays: Sequence[Array],
     dtypes: Any,
     otherwise: Callable[[], Any],
+    trial: Sequence[Host] | None = None,
 ) -> Any:
     """Return the results of a pure function of NumPy arrays on tensors, or those of `otherwise` if the graph runs in
     another process.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial` compiles
-    the function's code beforehand.
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial`, or on one
+    zero per tensor, compiles the function's code beforehand.
     """
-    callback(*trial)
+    callback(*(map(_zero, arrays) if trial is None else trial))
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
 
 
-def _zeros(like: Array, *shape: int) -> Host:
-    """Return zeros of a tensor's dtype, for a trial call."""
-    return np.zeros(shape, tf.as_dtype(like.dtype).as_numpy_dtype)
-
-
-def _two(indices: Array) -> Host:
-    """Return two indices for a trial call: one in range, and one out of range."""
-    return np.array([0, -1], tf.as_dtype(indices.dtype).as_numpy_dtype)
+def _zero(like: Array) -> Host:
+    """Return one zero of a tensor's dtype and rank, for a trial call."""
+    return np.zeros((1,) * like.shape.rank, tf.as_dtype(like.dtype).as_numpy_dtype)
 
 
 #: The result of `_groups_and_number` for one slot.
@@ -146,7 +141,6 @@ def sum_rows(
     def recorded(values: Array, indices: Array) -> Any:
         sums, ids = _call(
             partial(_sum_rows, rows=rows),
-            [_zeros(values, 2, 1), _two(indices)],
             [values, indices],
             [values.dtype, indices.dtype],
             lambda: list(otherwise(values, indices)),
@@ -192,14 +186,12 @@ def _grouped(slots: Slots) -> list[Array]:
     if not hasattr(graph, "_islices_groups"):
         graph._islices_groups = {}
     known: dict[Any, list[Array]] = graph._islices_groups
-    key = slots.indices.ref(), slots.rows, None if slots.positions is None else slots.positions.ref()
+    arrays = [x for x in (slots.indices, slots.positions) if x is not None]
+    key = slots.rows, *(x.ref() for x in arrays)
     if key not in known:
-        arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
         dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
-        trial = [_two(slots.indices), *([] if slots.positions is None else [_zeros(slots.positions, 2)])]
-        known[key] = _call(
-            partial(_groups_and_number, slots.rows), trial, arrays, dtypes, lambda: [tf.zeros((0,), t) for t in dtypes]
-        )
+        groups = partial(_groups_and_number, slots.rows)
+        known[key] = _call(groups, arrays, dtypes, lambda: [tf.zeros((0,), t) for t in dtypes])
     return list(known[key])
 
 
@@ -238,23 +230,25 @@ def bags(
     table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
 ) -> Array | None:
     """See `Backend.traced_bags`."""
-    table, kept = memory.plain(table), [] if keep is None else [keep]
-    given = [ids, segments, bags, *kept]
+    table, given = memory.plain(table), [x for x in (ids, segments, bags, keep) if x is not None]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
         return None
-    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *kept)):
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *given[3:])):
         return None
-    trial = [_zeros(table, 1, 1), _two(ids), _zeros(segments, 2), _zeros(bags, 1), *(_zeros(x, 2) for x in kept)]
     place = table.handle if variable else table
     if variable:
         variable_accessed(table)  # tapes watch the table from now on, as after any read
-        _bags(*trial)
-        read = partial(_bags_of_variable, tf.as_dtype(table.dtype), tuple(table.shape))
+        _bags(*map(_zero, (table, *given)))
+        dtype, shape = tf.as_dtype(table.dtype), tuple(table.shape)
+
+        def read(resource: Array, *given: Array) -> Array:
+            return memory.accept(_bags(memory.shared(resource, dtype, shape), *map(memory.fetch, given)))
+
         call = partial(tf.py_function, read, [place, *given], table.dtype)
         found = _if_here(call, lambda: otherwise(table, *given))
     else:
-        found = _call(_bags, trial, [table, *given], table.dtype, lambda: otherwise(table, *given))
+        found = _call(_bags, [table, *given], table.dtype, lambda: otherwise(table, *given))
     found.set_shape((bags.shape[0], *table.shape[1:]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -268,11 +262,6 @@ def bags(
         return tf.identity(found), gradient
 
     return recorded(found, place)
-
-
-def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
-    ids, segments, bags, *keep = map(memory.fetch, given)
-    return memory.accept(_bags(memory.shared(resource, dtype, shape), ids, segments, bags, *keep))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
@@ -298,9 +287,9 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
     arrays, trial = list[Array](), list[Host]()
     for leaf in leaves:
         arrays += [leaf.values, *([] if leaf.indices is None else _grouped(leaf))]
-        trial += [_zeros(leaf.values, 1, 1), *([] if leaf.indices is None else _ONE_GROUP)]
+        trial += [_zero(leaf.values), *([] if leaf.indices is None else _ONE_GROUP)]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
-    exact = _call(callback, trial, arrays, tf.float64, lambda: otherwise(leaves))
+    exact = _call(callback, arrays, tf.float64, lambda: otherwise(leaves), trial)
     exact.set_shape((1,))
     return exact
 
@@ -325,10 +314,14 @@ def step(
     given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
     take = partial(_step, formula)
     tried = [np.ones(x.shape[0], x.dtype.as_numpy_dtype) for x in (numbers, *given[6:])]
-    take([as_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
+    take([as_bits(_zero(x)) for x in tables], _zero(slots.values), *_ONE_GROUP, *tried)
 
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
-    in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
+    resources = [memory.handle(x) for x in tables]
+
+    def in_place(*arrays: Array) -> None:
+        views: list[Any] = [memory.view(x) for x in arrays[len(kinds) :]]
+        take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *views)
 
     def call() -> Array:
         with tf.device("CPU:0"):
@@ -346,11 +339,6 @@ def step(
 
     _if_here(call, without_call)
     return tables
-
-
-def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[int, ...]]], *arrays: Array) -> None:
-    given = [memory.view(x) for x in arrays[len(kinds) :]]
-    take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:

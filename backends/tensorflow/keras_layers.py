@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -27,9 +27,7 @@ from islices.embedding.capture import replaced
 
 def is_model(x: object) -> bool:
     """Return True if x is a layer or model of Keras 3, on any backend of Keras."""
-    keras = sys.modules.get("keras")
-    layer = getattr(getattr(keras, "layers", None), "Layer", None)
-    return layer is not None and isinstance(x, layer)
+    return isinstance(x, getattr(getattr(sys.modules.get("keras"), "layers", None), "Layer", ()))
 
 
 @contextlib.contextmanager
@@ -81,14 +79,10 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         yield from _walk(inner, f"{path}/{inner.name}" if path else inner.name, seen)
 
 
-def _reversible() -> Any:
-    """Return keras.layers.ReversibleEmbedding, or None in versions of Keras without it."""
-    return getattr(sys.modules["keras"].layers, "ReversibleEmbedding", None)
-
-
 def _check_layer(name: str, layer: Any) -> None:
-    stock = [kind.call for kind in (sys.modules["keras"].layers.Embedding, _reversible()) if kind is not None]
-    if type(layer).call not in stock:
+    stock = sys.modules["keras"].layers
+    reversible = getattr(stock, "ReversibleEmbedding", stock.Embedding)  # some versions of Keras lack it
+    if type(layer).call not in (stock.Embedding.call, reversible.call):
         came = f"a {type(layer).__name__}, whose call is its own"
         accepted = "keras.layers.Embedding or ReversibleEmbedding as they are"
     elif not layer.built:
@@ -207,18 +201,17 @@ def _probe() -> tf.Variable:
 
 # ---------------------------------------------------------------------- other uses of the weights
 READ = "were read beside the layers that are captured"
-_own = threading.local()
+_own: ContextVar[bool] = ContextVar("islices_reading_own", default=False)
 
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
     """Let reads of weights count as a captured layer's within the context."""
-    before = getattr(_own, "reading", False)
-    _own.reading = True
+    token = _own.set(True)
     try:
         yield
     finally:
-        _own.reading = before
+        _own.reset(token)
 
 
 @contextlib.contextmanager
@@ -228,7 +221,7 @@ def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
     kind = type(variable)
 
     def is_other() -> bool:
-        return not getattr(_own, "reading", False) and record.could_possibly_record()
+        return not _own.get() and record.could_possibly_record()
 
     def value(self: Any) -> Any:
         if is_other():

@@ -7,6 +7,7 @@ along the last axis, as in tf.nn.embedding_lookup_sparse; entries may have any o
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,9 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 def _range(known: Shape, lead: list[Array]) -> Array:
     """Number the positions of the leading dimensions, 0, 1, 2 and so on."""
-    sizes = [n for n in known if n is not None]
-    if len(sizes) == len(known):
-        return tf.range(int(np.prod(sizes, dtype=np.int64)), dtype=tf.int64)
-    return tf.range(tf.reduce_prod(tf.stack(lead)))
+    if None in known:
+        return tf.range(tf.reduce_prod(tf.stack(lead)))
+    return tf.range(math.prod(known), dtype=tf.int64)  # type: ignore[arg-type]
 
 
 def _check(x: tf.SparseTensor, argument: str) -> None:

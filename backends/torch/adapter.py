@@ -10,10 +10,9 @@ sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithm
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ class TorchBackend(Backend):
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
         _check_storage(x)  # every mode calls this method before torch computes on an array
-        return _dtype_name(x.dtype)
+        return VIEWED.get(x.dtype) or str(x.dtype).removeprefix("torch.")
 
     def host_view(self, x: Array) -> Host | None:
         if not x.is_cpu or is_wrapped(x):  # x may be wrapped by a transform that has ended: a pullback runs later
@@ -108,7 +107,10 @@ class TorchBackend(Backend):
         flags = array.flags
         if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
-        out = _over(array) if array.dtype.char == "H" else torch.from_numpy(array)
+        if array.dtype.char == "H":
+            out = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        else:
+            out = torch.from_numpy(array)
         return out if like is None or like.is_cpu else out.to(like.device)
 
     def to_numpy(self, x: Array) -> Host:
@@ -116,16 +118,13 @@ class TorchBackend(Backend):
         if view is not None:
             return view
         check_data(x)
-        with bare() if at_work() else contextlib.nullcontext():
+        with bare():
             held: Any = below(x)
             _check_storage(held)
             return _view(held.resolve_neg().cpu())
 
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
-
-    #: a context that changes nothing; a call of the class itself needs no further Python call
-    scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -197,6 +196,7 @@ class TorchBackend(Backend):
     maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
     less_equal = staticmethod(with_numbers(torch.le))  # type: ignore[assignment]
     div = staticmethod(with_numbers(torch.div))  # type: ignore[assignment]
+    row_sum = staticmethod(partial(torch.sum, dim=1))
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
@@ -229,12 +229,9 @@ class TorchBackend(Backend):
 
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
-            return torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+            return x.new_zeros(x.shape[0])
         low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
         return torch.maximum(high, -low)
-
-    def row_sum(self, x: Array) -> Array:
-        return x.sum(1)
 
     def largest(self, x: Array, k: int) -> Array:
         return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values
@@ -265,7 +262,7 @@ class TorchBackend(Backend):
         if values.is_cuda and in_bags(values):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
-        out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        out = values.new_zeros((count or 0, *values.shape[1:]))
         if is_wrapped(values):  # under vmap only an addition out of place works
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
@@ -279,8 +276,7 @@ class TorchBackend(Backend):
         return sum_bags(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        # under vmap only a copy out of place works
-        return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy(0, ids.long(), values)
+        return values.new_zeros(shape).index_copy(0, ids.long(), values)  # under vmap only a copy out of place works
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if dense.dtype not in (torch.float16, torch.bfloat16):
@@ -295,7 +291,7 @@ class TorchBackend(Backend):
         kind = values.dtype
         lowest = -torch.inf if kind.is_floating_point else torch.iinfo(kind).min
         lowest = lowest if least is None else least
-        out = torch.full((count or 0, *values.shape[1:]), lowest, dtype=kind, device=values.device)
+        out = values.new_full((count or 0, *values.shape[1:]), lowest)
         if values.numel() == 0:
             return out
         place = self.as_column(segments.long(), values).expand_as(values)
@@ -333,7 +329,9 @@ class TorchBackend(Backend):
 
     def writable_view(self, x: Array) -> Host | None:
         view = self.host_view(x)
-        return None if view is None or not _holds(x, view) or has_tangent(x) else view
+        if view is None or x.untyped_storage().nbytes() < view.nbytes:  # a storage that was emptied, as FSDP does
+            return None
+        return None if has_tangent(x) else view
 
     # ------------------------------------------------------------------ differentiation
     differentiate = autograd.differentiate
@@ -363,16 +361,6 @@ def _checked_view(x: Tensor) -> Host | None:
         return _view(x)
     except (TypeError, RuntimeError):
         return None
-
-
-def _over(bits: Host) -> Tensor:
-    """Return a bfloat16 tensor that shares the memory of a uint16 array."""
-    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-
-
-def _holds(x: Tensor, view: Host) -> bool:
-    """Return True if a tensor has memory for its elements. A storage that was emptied, as FSDP does, has none."""
-    return bool(x.untyped_storage().nbytes() >= view.nbytes)
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
@@ -430,11 +418,6 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
         look.shapes.append(view.shape)
         views.append(view)
     return look
-
-
-@cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _holds_anywhere(mask: Tensor) -> bool:

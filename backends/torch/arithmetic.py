@@ -31,9 +31,9 @@ def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any,
 
     def call(a: Any, b: Any) -> Tensor:
         if not isinstance(a, Tensor):
-            a = torch.full((), a, dtype=b.dtype, device=b.device)
+            a = b.new_full((), a)
         elif not isinstance(b, Tensor):
-            b = torch.full((), b, dtype=a.dtype, device=a.device)
+            b = a.new_full((), b)
         return function(a, b)
 
     return call

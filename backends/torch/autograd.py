@@ -6,10 +6,9 @@ the graph, and no table-sized gradient exists. May import: `torch`, `islices.bac
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,13 +28,8 @@ from islices.backend import (
 )
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
-#: The nesting depth of the current differentiation. The gradients of an inner differentiation must be differentiable.
-_depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
-
-
-def is_nested() -> bool:
-    """Return True within a differentiation, where the gradients of a nested differentiation must be differentiable."""
-    return _depth.get() > 0
+#: True within a differentiation, where the gradients of a nested differentiation must be differentiable.
+nested: ContextVar[bool] = ContextVar("islices_torch_nested", default=False)
 
 
 #: A tensor, its version and its name in messages.
@@ -110,10 +104,9 @@ def differentiate(
     _refuse_tangents([*variables, *(s.weights for s in sources)])
     noted: list[Noted] = []
     recorders = [LookupRecorder(backend, source, noted) for source in sources]
-    inner = is_nested()
-    token = _depth.set(_depth.get() + 1)
+    inner, token = nested.get(), nested.set(True)
     try:
-        with _recording():
+        with torch.inference_mode(False), torch.enable_grad():  # the caller may have turned recording off
             recorded = _faces(variables, inner=inner)
             for x in recorded:
                 if not x.is_leaf:  # torch itself checks leaves
@@ -126,7 +119,7 @@ def differentiate(
             rows = [row for recorder in recorders for row, *_ in recorder.found]
             gradients = _gradients(loss, [*recorded, *rows], create_graph=inner, keep_sparse=keep_sparse)
     finally:
-        _depth.reset(token)
+        nested.reset(token)
         for recorder in recorders:
             recorder.state = "closed"
     dense, rest = gradients[: len(recorded)], iter(_apart(gradients[len(recorded) :], gradients[: len(recorded)]))
@@ -169,14 +162,6 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
             "value_and_grad inside value_and_grad for second derivatives"
         )
-
-
-@contextlib.contextmanager
-def _recording() -> Iterator[None]:
-    """Record gradients within the context, even if the caller has turned recording off or uses inference mode."""
-    inference = torch.is_inference_mode_enabled()
-    with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
-        yield
 
 
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
@@ -222,7 +207,7 @@ def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Seque
     """See `Backend.per_sample_gradients`."""
     if not len(data[0]):  # several operations raise under vmap over an empty batch
         return [x.new_zeros((0, *x.shape)) for x in variables]
-    if is_nested():
+    if nested.get():
         raise NotImplementedError(
             "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "
             "there are those of tables"
@@ -231,7 +216,7 @@ def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Seque
     def one(new: list[Tensor], sample: list[Tensor]) -> Tensor:
         return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())  # type: ignore[no-any-return]
 
-    with _recording():
+    with torch.inference_mode(False), torch.enable_grad():
         constants, batch = ([_recordable(x).detach() for x in xs] for xs in (variables, data))
         mapped = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0), randomness="different")
         gradients = mapped(constants, batch)
@@ -262,7 +247,13 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             *arrays, value = ctx.saved_tensors
-            return _transposed(lambda upstream: backward(tuple(arrays), upstream), value, tangents)
+            with torch.enable_grad():  # `backward` is linear in upstream, and its transpose maps the tangents
+                upstream = torch.zeros_like(value, requires_grad=True)
+                pulled = zip(backward(tuple(arrays), upstream), tangents, strict=True)
+                pairs = [(g, t) for g, t in pulled if g is not None and t is not None]
+                outs, given = [g for g, _ in pairs], [t for _, t in pairs]
+                (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
+            return torch.zeros_like(value) if found is None else found
 
     def call(*arrays: Tensor) -> Tensor:
         if not any(map(is_recorded, arrays)):
@@ -275,17 +266,3 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 def is_recorded(x: Tensor) -> bool:
     """See `Backend.records_gradient`."""
     return (x.requires_grad and torch.is_grad_enabled()) or has_tangent(x)
-
-
-def _transposed(
-    pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
-) -> Tensor:
-    """Return the tangent of `value`. `pull` is linear in an array of the shape of `value`; the transpose of `pull` maps
-    the tangents."""
-    with torch.enable_grad():
-        upstream = torch.zeros_like(value, requires_grad=True)
-        pulled = pull(upstream)
-        pairs = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None and t is not None]
-        outs, given = [g for g, _ in pairs], [t for _, t in pairs]
-        (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
-    return torch.zeros_like(value) if found is None else found

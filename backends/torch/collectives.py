@@ -111,7 +111,10 @@ class TorchGroup(Group):
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
         to = [r for r in others if len(parts[r])]
-        staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all parts may be the same array
+        staged = {}  # all parts may be the same array
+        for part in (parts[r] for r in to):  # torch would warn about read-only bytes
+            writable = part if part.flags.writeable else part.copy()
+            staged[id(part)] = torch.from_numpy(writable).to(self._device)
         outs = {r: self._empty(lengths[r]) for r in others if lengths[r]}
         # wait in this order: if a rank dies during a transfer, gloo mostly reports the death at once to ranks that send
         # to it, but only after the timeout to ranks that receive from it
@@ -156,8 +159,3 @@ class TorchGroup(Group):
         if re.search("timed out|timeout", str(error), re.IGNORECASE):
             return RankTimeout(f"{self.engine}: {who} did not come in time: {error}", ranks=error.ranks)
         return RankError(f"{self.engine}: {who} has ended, or given up waiting: {error}", ranks=error.ranks)
-
-
-def _tensor(data: Bytes) -> torch.Tensor:
-    """Return the bytes as a tensor. Only read-only bytes are copied, because torch would warn about them."""
-    return torch.from_numpy(data if data.flags.writeable else data.copy())

@@ -9,8 +9,8 @@ none, so no table-sized gradient exists.
 
 Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is the
 gradient of the captured uses. If nothing else uses the weights, the gradient of the weights is the same tensor object.
-`WeightGradient` compares the two objects, and so detects uses that the captured gradient misses. May import: `torch`,
-the core, `islices.backends.torch.tracers`.
+`Aliases` compares the two objects, and so detects uses that the captured gradient misses. May import: `torch`, the
+core, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Eager:
     def __init__(self) -> None:
         self.lock = Lock()
         self.count = 0
-        self.stance: Any = None
+        self.stance = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         if is_compiled():
@@ -90,17 +90,14 @@ class _Eager:
         with self.lock:
             set_stance = getattr(torch.compiler, "set_stance", None)  # torch before 2.6 lacks it
             if self.count == 0 and set_stance is not None and "torch._dynamo" in sys.modules:
-                stance = set_stance("force_eager")
-                stance.__enter__()
-                self.stance = stance
+                self.stance.enter_context(set_stance("force_eager"))
             self.count += 1
 
     def __exit__(self, *error: object) -> None:
         with self.lock:
             self.count -= 1
-            if self.count == 0 and self.stance is not None:
-                stance, self.stance = self.stance, None
-                stance.__exit__(None, None, None)
+            if self.count == 0:
+                self.stance.close()
 
 
 _eager = _Eager()
@@ -219,27 +216,14 @@ class Alias(torch.autograd.Function):
     uses."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, gradient_of: WeightGradient) -> Tensor:
-        ctx.gradient_of = gradient_of
+    def forward(ctx: Any, weight: Tensor, running: threading.local) -> Tensor:
+        ctx.running = running
         return weight.detach()  # no view, because in-place changes would break it
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.gradient_of.running.captured = gradient
+        ctx.running.captured = gradient
         return gradient, None
-
-
-class WeightGradient:
-    """A comparison of two gradients: that of a weight's captured uses, and that of the weight."""
-
-    def __init__(self, name: str, uses: list[Use]) -> None:
-        self.name = name
-        self.uses = uses
-        self.running = threading.local()  # a backward pass uses a separate thread for each device
-
-    def arrived(self, gradient: Tensor) -> None:
-        if self.running.__dict__.pop("captured", None) is not gradient:
-            self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
 
 
 _aliasing = Lock()
@@ -260,14 +244,20 @@ class Aliases:
             return weight
         with _aliasing:
             if id(weight) not in self.found:
-                gradient_of = WeightGradient(name, self.uses)
+                running = threading.local()  # a backward pass uses a separate thread for each device
+
+                def arrived(gradient: Tensor) -> None:
+                    """Compare the gradient of the weight with that of the weight's captured uses."""
+                    if running.__dict__.pop("captured", None) is not gradient:
+                        self.uses.append(OtherUse(name, "were used beside the layers that are captured"))
+
                 before = dict(weight._backward_hooks or {})
-                self.handles.append(weight.register_hook(gradient_of.arrived))
+                self.handles.append(weight.register_hook(arrived))
                 # the model's hooks may change the gradient, so they are registered again to run after this one
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
-                alias = Alias.apply(weight, gradient_of)  # type: ignore[no-untyped-call]
+                alias = Alias.apply(weight, running)  # type: ignore[no-untyped-call]
                 alias._islices_weight = getattr(weight, "_islices_weight", weight)
                 self.found[id(weight)] = weight, alias
             return self.found[id(weight)][1]

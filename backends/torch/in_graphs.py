@@ -7,7 +7,7 @@ eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,11 @@ def substitute() -> None:
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
-    pytree.register_pytree_node(Table, _table_apart, _table_together)
+    pytree.register_pytree_node(
+        Table,
+        lambda table: ([table._source.weights], (table.padding_idx, table.scale_by_freq)),
+        lambda parts, known: Table._trusted(backend, Source(*parts), *known),
+    )
     pytree.register_constant(Optimizer)
     # by default a graph may not contain autograd.grad, and traced code cannot change that
     decorators: Any = torch._dynamo.decorators
@@ -120,15 +124,6 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
     return s
 
 
-def _table_apart(table: Table) -> tuple[list[Any], Any]:
-    return [table._source.weights], (table.padding_idx, table.scale_by_freq)
-
-
-def _table_together(parts: Any, known: Any) -> Table:
-    (weights,) = parts
-    return Table._trusted(backend, Source(weights), *known)
-
-
 # ---------------------------------------------------------------------- calls that become nodes
 def _break(reason: str) -> None:
     torch._dynamo.graph_break(msg=f"islices: {reason}: this call runs in eager code")
@@ -153,15 +148,12 @@ def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a node. A graph cannot contain None, so `NOTHING` replaces None among arguments, and a tensor of dtype
     `ABSENT` replaces None among results."""
     args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
-    return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
+    out = node(*args, **kwargs)
+    return pytree.tree_map(lambda x: None if isinstance(x, Tensor) and x.dtype == ABSENT else x, out, is_leaf=_is_ours)
 
 
 def _is_ours(x: Any) -> bool:
     return isinstance(x, (IndexedSlices, Optimizer, Table))
-
-
-def _or_none(x: Any) -> Any:
-    return None if isinstance(x, Tensor) and x.dtype == ABSENT else x
 
 
 def values_of(s: IndexedSlices) -> Tensor:
@@ -176,7 +168,7 @@ def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, 
 
 def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """Substitute for `islices.optim.optimizer.step_tables`."""
-    _called(_nodes["step"], optimizer, table, grad, state, apply)
+    _called(_nodes["step"], optimizer, table, grad, state, apply=apply)
     return table, dict(state) if type(state) is dict else state
 
 
@@ -212,19 +204,15 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     if _records(options):
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
-    if recorded and not _is_linear(options):
+    # then the gradient of the rows needs more than the upstream gradient
+    needs_more = options.get("combiner") == "max" or any(options.get(name) is not None for name in ("mask", "weights"))
+    if recorded and needs_more:
         _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
-    out = _called(_nodes["looked_up"], source, ids, options)
+    out = _called(_nodes["lookup"], source, ids, **options)
     if recorded:
         out = out.requires_grad_()
         table.reads.append((out, ids, options))
     return out
-
-
-def _is_linear(options: Mapping[str, Any]) -> bool:
-    """Return True if the upstream gradient of a lookup determines the gradient of the rows. A maximum, a mask or
-    weights need more inputs."""
-    return options.get("combiner") != "max" and all(options.get(name) is None for name in ("mask", "weights"))
 
 
 def value_and_grad(
@@ -266,17 +254,27 @@ def differentiate(
     if not tables and not variables:
         _break("nothing to differentiate")
     with torch.enable_grad():
-        loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
+        out: Any = fn(*full, **kwargs)
+        if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
+            _break("what fn returned")
+        loss: Any
+        aux: Any
+        loss, aux = out if has_aux else (out, None)
+        if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
+            _break("what fn returned as the loss")
+        gradients = _gradients(loss, variables + [rows for t in tables for rows, _, _ in t.reads])
+    loss = loss.detach()
     dense, rest = iter(gradients[: len(variables)]), iter(gradients[len(variables) :])
     found = []
     for x in faces:
         if isinstance(x, Recorded):
             reads = [(next(rest), ids, options) for _, ids, options in x.reads]
-            found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
+            found.append(_called(_nodes["lookup_gradient"], x.table, reads))
         else:
             found.append(next(dense) if isinstance(x, Tensor) and x.dtype in FLOATS else None)
     grads = tuple(pytree.tree_unflatten(found, spec))
-    value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
+    aux = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) and x.requires_grad else x, aux)
+    value = (loss, aux) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
 
 
@@ -298,40 +296,9 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     return x
 
 
-def _gradients(
-    fn: Callable[..., Any],
-    full: list[Any],
-    kwargs: dict[str, Any],
-    has_aux: bool,
-    tables: list[Recorded],
-    variables: list[Tensor],
-) -> tuple[Tensor, Any, list[Tensor]]:
-    """Return (loss, aux, gradients). The gradients are those of the variables, then those of the results of all
-    lookups."""
-    out: Any = fn(*full, **kwargs)
-    loss: Any
-    aux: Any
-    if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
-        _break("what fn returned")
-    loss, aux = out if has_aux else (out, None)
-    if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
-        _break("what fn returned as the loss")
-    inputs = variables + [out for t in tables for out, _, _ in t.reads]
-    if not loss.requires_grad or not inputs:
-        return loss.detach(), aux, [torch.zeros_like(x).detach() for x in inputs]
-    with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
-        found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
-    gradients = [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)]
-    return loss.detach(), aux, gradients
-
-
-def _detached(x: Any) -> Any:
-    return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
-
-
-def _nothing(table: Table) -> IndexedSlices:
-    """Return the gradient of a table without lookups."""
-    weights = table._source.weights
-    values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
-    indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
-    return _slices_together([values, indices], (tuple(weights.shape), True, False, True, True, False, False))
+def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    found: Sequence[Any] = [None] * len(inputs)
+    if inputs and loss.requires_grad:
+        with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
+            found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
+    return [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)]

@@ -55,8 +55,6 @@ class New:
     """The form of a tensor that a node returns: the shape, and another tensor from which the result gets its device
     and, by default, its dtype."""
 
-    __slots__ = ("dtype", "like", "shape")
-
     def __init__(self, like: Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
@@ -218,20 +216,16 @@ def _values(leaf: Any) -> New:
 
 def _alike(leaf: Any) -> Any:
     """Return the form of a leaf that has new values."""
-    new: Any = _values(leaf)
-    if not isinstance(leaf, IndexedSlices):
-        return new
-    return leaf._like(new)
+    return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
-def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
-    """Return the form of a leaf times a factor. The result reuses the leaf's values if no other object uses them.
+def _scaled(leaf: Any) -> Any:
+    """Return the form of a leaf times a known factor. The result reuses the leaf's values if no other object uses them.
 
     See `islices.core.slots.times`.
     """
     slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
-    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, Tensor)
-    if slots is None or slots.factor is not None or not known:
+    if slots is None or slots.factor is not None:
         return _alike(leaf)
     wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
     slots = slots._replace(factor=New(slots.values, (1,), wide))
@@ -269,7 +263,7 @@ def _bags(ids: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
 
-def _rows(table: Table, ids: Tensor, options: Mapping[str, Any]) -> New:
+def _rows(table: Table, ids: Tensor, **options: Any) -> New:
     """Return the form of a lookup's result."""
     weights = table._source.weights
     lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
@@ -279,6 +273,8 @@ def _rows(table: Table, ids: Tensor, options: Mapping[str, Any]) -> New:
 def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     weights = table._source.weights
     shape, found = tuple(map(int, weights.shape)), [options for _, _, options in reads]
+    if not reads:
+        return _slices(table.backend, weights, torch.int64, shape, 0, coalesced=True)
     some = table.padding_idx is not None or any(
         options.get("padding_idx") is not None or options.get("invalid") == "drop" for options in found
     )
@@ -295,11 +291,6 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 # ---------------------------------------------------------------------- the nodes
 #: The gradient of a lookup's result, its ids and its options.
 Read = tuple[Tensor, Tensor, Mapping[str, Any]]
-
-
-def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
-    """Run `islices.lookup`."""
-    return lookup(table, ids, **options)
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
@@ -333,11 +324,6 @@ def expanded(s: IndexedSlices) -> Tensor:
     return s.values  # type: ignore[no-any-return]
 
 
-def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
-    """Run `Optimizer.step` in place."""
-    optimizer.step(table, grad, state, apply=apply)
-
-
 # ---------------------------------------------------------------------- forms of clips
 def _by_value(x: Any, lo: Any, hi: Any, *, semantics: str = "islices") -> Any:
     raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
@@ -350,7 +336,8 @@ def _alike_coalesced(leaf: Any) -> Any:
 
 
 def _by_norm(tree: Any, max_norm: Any, *, semantics: str = "islices", nonfinite: str = "propagate") -> Any:
-    return _each(lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), tree)
+    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, Tensor)
+    return _each(_scaled if known else _alike, tree)
 
 
 #: The nodes of public functions.
@@ -372,8 +359,8 @@ NODES = {
     for node in (
         *PUBLIC,
         Node(expanded, _values),
-        Node(looked_up, _rows),
+        Node(lookup, _rows),
         Node(lookup_gradient, _gradient),
-        Node(step, lambda *_: (), writes=(1, 3)),
+        Node(Optimizer.step, lambda *_, apply: (), writes=(1, 3)),
     )
 }

@@ -71,11 +71,6 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
     return True
 
 
-def _after_fork() -> None:
-    """Stop using the team in a forked child. The team's threads are missing there, and a call would never return."""
-    share(None)
-
-
 def lend() -> None:
     """Make kernels run in torch's threads from now on, if the team can be called."""
     if _parallel is not None:
@@ -84,4 +79,5 @@ def lend() -> None:
 
 _parallel = _entry()
 if _parallel is not None:
-    os.register_at_fork(after_in_child=_after_fork)
+    # a forked child lacks the team's threads, and a call would never return
+    os.register_at_fork(after_in_child=lambda: share(None))

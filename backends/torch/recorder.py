@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -82,7 +83,7 @@ class TorchRecorder(Recorder):
             self._model.register_forward_hook(self._called, with_kwargs=True),
             self._optimizer.register_step_pre_hook(self._begins),
             self._optimizer.register_step_post_hook(self._ended),
-            *(p.register_post_accumulate_grad_hook(self._keep(name)) for name, p in self._names.items()),
+            *(p.register_post_accumulate_grad_hook(partial(self._keep, name)) for name, p in self._names.items()),
         ]
         return self
 
@@ -98,12 +99,9 @@ class TorchRecorder(Recorder):
         if torch.is_grad_enabled() and self.wanted:
             self._calls.append(([*_tensors(args), *_tensors(kwargs)], list(_tensors(output))))
 
-    def _keep(self, name: str) -> Any:
-        def keep(p: torch.Tensor) -> None:
-            if self.wanted and p.grad is not None:
-                self._raw[name] = p.grad.detach().clone()
-
-        return keep
+    def _keep(self, name: str, p: torch.Tensor) -> None:
+        if self.wanted and p.grad is not None:
+            self._raw[name] = p.grad.detach().clone()
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.wanted:

@@ -35,7 +35,7 @@ def differentiate_rows(
         raise backend.lacks(
             "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
         )
-    if autograd.is_nested():
+    if autograd.nested.get():
         raise NotImplementedError(
             "sparse: got it within value_and_grad, to which these gradients are constants; accepted for second "
             "derivatives is an islices.Table among the arguments"

@@ -92,6 +92,16 @@ def cut(starts, named, part, parts, multiple):
     return named if part == parts else first // multiple * multiple
 
 
+@inline
+def groups_of(frame, k, part, parts, multiple):
+    """Return order, starts and the number of named rows, the operands from the k-th on; return also the first row of a
+    part, and of the next part."""
+    order, starts = vector(operand(frame, k), U64), vector(operand(frame, k + 1), U64)
+    named = vector(operand(frame, k + 2), I64)[0]
+    first, last = cut(starts, named, part, parts, multiple), cut(starts, named, part + 1, parts, multiple)
+    return order, starts, named, first, last
+
+
 @cache
 def sums(dtype: str, index: str = "") -> str:
     """Return XLA's name for the operation that sums the rows of a dtype; if `index` is empty, it sums bags."""
@@ -107,10 +117,12 @@ def sums(dtype: str, index: str = "") -> str:
 
         For bags compute only the sums, and write each to the row of its bag; all other rows become zeros.
         """
-        values, order = matrix(operand(frame, 0), stored), vector(operand(frame, 1), U64)
-        starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
-        ids, out = vector(operand(frame, 4), U64), matrix(result(frame, 0), stored)
-        first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
+        order, starts, named, first, last = groups_of(frame, 1, part, parts, 1)
+        values, ids, out = (
+            matrix(operand(frame, 0), stored),
+            vector(operand(frame, 4), U64),
+            matrix(result(frame, 0), stored),
+        )
         if bags:
             fold(values, order, starts, ids, out, first, last)
             done = np.int64(ids[first - 1]) + 1 if first > 0 else 0
@@ -129,35 +141,25 @@ def sums(dtype: str, index: str = "") -> str:
     return target(sums)
 
 
+def _states(count: int, dtype: Any) -> Any:
+    """Return a function from a frame to the tuple of the first `count` results after the table."""
+    if count == 0:
+        return inline(lambda frame: ())
+    before = _states(count - 1, dtype)
+    return inline(lambda frame: before(frame) + (matrix(result(frame, count), dtype),))  # noqa: RUF005  # for numba
+
+
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
     """Return XLA's name for an optimizer's step. If `scaled` is True, the last number is a factor of the values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
-    some, two, three = (len(formula.state) > k for k in range(3))
-
-    def held(frame):
-        if three:
-            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide), matrix(result(frame, 3), wide))
-        elif two:
-            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide))  # type: ignore[assignment]
-        elif some:
-            found = (matrix(result(frame, 1), wide),)  # type: ignore[assignment]
-        else:
-            found = ()  # type: ignore[assignment]
-        return found
-
-    states = inline(held)
+    states = _states(len(formula.state), wide)
 
     def step(frame, part, parts):
         """Compute (table, *states) in place from (..., ids, numbers, table, *states)."""
-        values, order = matrix(operand(frame, 0), stored_values), vector(operand(frame, 1), U64)
-        starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
-        ids, numbers, table = (
-            vector(operand(frame, 4), U64),
-            vector(operand(frame, 5), wide),
-            matrix(result(frame, 0), stored),
-        )
-        first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
+        order, starts, _, first, last = groups_of(frame, 1, part, parts, 1)
+        values, ids = matrix(operand(frame, 0), stored_values), vector(operand(frame, 4), U64)
+        numbers, table = vector(operand(frame, 5), wide), matrix(result(frame, 0), stored)
         change(values, order, starts, ids, table, states(frame), numbers, first, last)
 
     return target(step)
@@ -182,10 +184,8 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
         """
         own = np.zeros((count, 4), I64)
         if rows:
-            values, order = matrix(operand(frame, 1), stored), vector(operand(frame, 2), U64)
-            starts, named = vector(operand(frame, 3), U64), vector(operand(frame, 4), I64)[0]
-            block = max(1, BLOCK // values.shape[1])
-            first, last = cut(starts, named, part, parts, block), cut(starts, named, part + 1, parts, block)
+            values = matrix(operand(frame, 1), stored)
+            order, starts, _, first, last = groups_of(frame, 2, part, parts, max(1, BLOCK // values.shape[1]))
             measure(values, order, starts, first, last, own)
         else:
             flat = vector(operand(frame, 1), stored)

@@ -1,6 +1,7 @@
 """Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`, `islices.backends.jax.host_views`.
+May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.host_views`, `islices.backends.jax.precision`,
+`islices.backends.jax.scatters`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from islices.backend import Array, Slots
 from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import Operation, kernels_run, parts, run
 from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.precision import apart
 from islices.optim.formulas import Formula
 
 #: The number of elements from which a second thread pays, and the smallest number of elements of a part.
@@ -109,21 +111,14 @@ class _Sums(Operation):
         return _call(name, given, [(x.shape, x.dtype) for x in (values, indices)], values.size)
 
     def elsewhere(self, values: Array, indices: Array) -> Sequence[Array]:
-        ids, places = scatters.group(indices, self.rows)
-        return scatters.fold(_widened(values), self._named(places, indices), len(ids)).astype(values.dtype), ids
+        sums, ids = self.linear(values, indices)
+        return apart(sums), ids
 
     def linear(self, values: Array, indices: Array) -> Sequence[Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ids, places = scatters.group(indices, self.rows)
-        wide = _widened(values)
-        sums = scatters.add_at(jnp.zeros(wide.shape, wide.dtype), self._named(places, indices), wide)
-        return sums.astype(values.dtype), ids
-
-    def _named(self, places: Array, indices: Array) -> Array:
-        return scatters.within(places, indices, self.rows, len(places))
-
-
-def _widened(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        named = scatters.within(places, indices, self.rows, len(places))
+        wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
+        return scatters.add_at(jnp.zeros_like(wide), named, wide).astype(values.dtype), ids
 
 
 # ---------------------------------------------------------------------- bags

@@ -8,11 +8,20 @@ core, this folder.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
+from jax.tree_util import (
+    DictKey,
+    GetAttrKey,
+    SequenceKey,
+    keystr,
+    tree_flatten_with_path,
+    tree_leaves_with_path,
+    tree_unflatten,
+)
 
 from islices.backend import Host
 from islices.backends.jax.optax.named_rows import weights_of
@@ -38,10 +47,8 @@ OURS = {"step", "master", *(name for record in RECORDS.values() for name in reco
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
-def path_name(path: Any) -> str:
-    """Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees."""
-    parts = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path)
-    return ".".join(str(part) for part in parts)
+#: Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees.
+path_name = partial(keystr, simple=True, separator=".")
 
 
 class _Place(NamedTuple):
@@ -54,7 +61,7 @@ class _Place(NamedTuple):
 
 def _names(params: Any) -> dict[Any, str]:
     """Return the parameters' names by their paths."""
-    return {path: path_name(path) for path, _ in tree_flatten_with_path(weights_of(params))[0]}
+    return {path: path_name(path) for path, _ in tree_leaves_with_path(weights_of(params))}
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
@@ -105,7 +112,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     """
     names = _names(params)
     found: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
-    for path, x in tree_flatten_with_path(state)[0]:
+    for path, x in tree_leaves_with_path(state):
         place = _place(state, path, names)
         if place is not None and place.array != "master":
             for name in found if place.parameter is None else [place.parameter]:

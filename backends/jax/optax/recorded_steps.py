@@ -58,8 +58,10 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     first = None if clip is None else check_transformation(clip, "clip")
     if not isinstance(recorder, JaxRecorder):
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
-
-    statement = _description(inner)
+    try:
+        statement = as_description(getattr(inner.update, OPTIMIZER, None))
+    except TypeError:  # tx is another transformation, or its learning rate is a schedule
+        statement = None
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         before, reported = state, {"gradients": _flat(updates)}
@@ -82,15 +84,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     return Transformation(lambda params: (first.init(params), inner.init(params)), update)
 
 
-def _description(tx: Transformation) -> dict[str, Any] | None:
-    """Describe the optimizer that `from_optim` was given, or return None."""
-    try:
-        return as_description(getattr(tx.update, OPTIMIZER, None))
-    except TypeError:  # tx is another transformation, or its learning rate is a schedule
-        return None
-
-
 def _flat(tree: Any) -> dict[str, Any]:
     """Return the leaves by name, with slices and tables as single leaves, for any containers."""
-    paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
+    paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}

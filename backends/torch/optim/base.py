@@ -139,10 +139,9 @@ class RowOptimizer(torch.optim.Optimizer):
         differentiable: bool = False,
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
-        options["duplicates"] = duplicates
-        defaults = complete(self.rule, {**dict(zip(torch_names(self.rule), given, strict=True)), **options}, {})
-        refused = {"capturable": capturable, "differentiable": differentiable}
-        check_group(self.rule, {**defaults, **refused})
+        hyper = dict(zip(torch_names(self.rule), given, strict=True))
+        defaults = complete(self.rule, {**hyper, **options, "duplicates": duplicates}, {})
+        check_group(self.rule, {**defaults, "capturable": capturable, "differentiable": differentiable})
         self._made: dict[int, Made] = {}
         self._warned: set[str] = set()
         self.max_norm = max_norm
@@ -261,7 +260,11 @@ class RowOptimizer(torch.optim.Optimizer):
                 elif group["rows"] == "touched":
                     made.sparse._check_dense("nn.Embedding(sparse=True)")
                 optimizer = made.sparse if p.grad.is_sparse else made.dense
-                request, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=group["master"])
+                table, grad = p, _scaled(p.grad, factor)
+                if p.ndim == 0:  # a 0-d parameter is a table of one row
+                    table, grad = p.detach().reshape(1), grad.reshape(1)
+                state, new = checkpoints.opened(optimizer, table, self.state.get(p, {}), master=group["master"])
+                request = optimizer._prepared(table, grad, state, donate=False, apply=True)
             except (TypeError, ValueError, IndexError) as error:
                 hint = "; frozen= holds for all parameters of a group: give this one another group"
                 raise type(error)(f"{place}: {error}{hint if str(error).startswith('frozen:') else ''}") from None
@@ -271,31 +274,20 @@ class RowOptimizer(torch.optim.Optimizer):
         """Return the optimizers for a group's current values. Schedulers and users may change the values between
         steps."""
         made = self._made.get(number)
-        if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
-            for name, x in made.known.items():
-                if group[name] is not x:
-                    break
-            else:
-                if group["lr"] is not made.rate.value:
-                    made.rate.set(group["lr"])
-                return made
+        if (
+            made is not None
+            and (made.frozen is None or _equal(group["frozen"], made.frozen))
+            and all(group[name] is x for name, x in made.known.items())
+        ):
+            if group["lr"] is not made.rate.value:
+                made.rate.set(group["lr"])
+            return made
         rate, frozen = Rate(group["lr"], self.rule), group["frozen"]
         seen = frozen.clone() if isinstance(frozen, Tensor) else copy.copy(frozen)
         made = Made(*made_from(self.rule, group, rate), rate, known := known_values(self.rule, group), seen)
         if all(_is_constant(x) for name, x in known.items() if name != "frozen"):
             self._made[number] = made
         return made
-
-    def _prepared(
-        self, p: Tensor, grad: Any, optimizer: Optimizer, *, master: bool
-    ) -> tuple[Request, Mapping[str, Tensor]]:
-        """Check and return the step of one parameter, and the arrays that are new in the parameter's state."""
-        table: Tensor = p
-        if p.ndim == 0:  # a 0-d parameter is a table of one row
-            table, grad = p.detach().reshape(1), grad.reshape(1)
-        held = self.state.get(p, {})
-        state, new = checkpoints.opened(optimizer, table, held, master=master)
-        return optimizer._prepared(table, grad, state, donate=False, apply=True), new
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:

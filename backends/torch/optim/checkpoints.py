@@ -44,15 +44,10 @@ def opened(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the state in the form of islices.optim, and the arrays of the state that are new. At the first step all
     arrays are new."""
-    names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
-    for spec in optimizer._formula.state:
-        names.append(spec.name)
+    names, stored = ["step", *(spec.name for spec in optimizer._formula.state)], RECORDS[optimizer.name].stored
     if "master" in held:
         names.append("master")
-    for name in names:
-        stored = names_there.get(name, name)
-        if stored in held:
-            state[name] = held[stored]
+    state = {name: held[stored.get(name, name)] for name in names if stored.get(name, name) in held}
     if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # then the parameter is 0-d
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
