@@ -26,6 +26,7 @@ from islices.backends.torch.optim.hyperparameters import (
 )
 from islices.core.arguments import check_flag
 from islices.core.registry import describe
+from islices.core.warn import warn_caller
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import Limit, limit_of
 from islices.optim import Optimizer
@@ -144,6 +145,7 @@ class RowOptimizer(torch.optim.Optimizer):
         check_group(self.rule, {**defaults, "capturable": capturable, "differentiable": differentiable})
         self._made: dict[int, Made] = {}
         self._warned: set[str] = set()
+        self._of_torch: set[int] = set()  # the groups whose state a class of torch saved
         self.max_norm = max_norm
         self._clip_formula(defaults["semantics"])
         super().__init__(params, defaults)
@@ -257,6 +259,8 @@ class RowOptimizer(torch.optim.Optimizer):
             try:
                 if p.grad.is_sparse:
                     made.sparse._warn_of_all(place, self._warned)
+                    if number in self._of_torch:
+                        self._warn_of_torch(number, made.sparse)
                 elif group["rows"] == "touched":
                     made.sparse._check_dense("nn.Embedding(sparse=True)")
                 optimizer = made.sparse if p.grad.is_sparse else made.dense
@@ -269,6 +273,17 @@ class RowOptimizer(torch.optim.Optimizer):
                 hint = "; frozen= holds for all parameters of a group: give this one another group"
                 raise type(error)(f"{place}: {error}{hint if str(error).startswith('frozen:') else ''}") from None
             yield place, p, request, new
+
+    def _warn_of_torch(self, number: int, optimizer: Optimizer) -> None:
+        """Warn once that a group with a state of torch's class does not continue by torch's formula for sparse
+        gradients."""
+        self._of_torch.discard(number)
+        state = [spec.name for spec in optimizer._formula.state]
+        if optimizer.semantics != "torch" and state not in ([], ["accumulator"]):  # these formulas equal torch's
+            warn_caller(
+                f"param_groups[{number}]: the loaded state is of torch's class, but semantics={optimizer.semantics!r} "
+                'has another formula for sparse gradients; pass semantics="torch" to continue as torch does'
+            )
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Return the optimizers for a group's current values. Schedulers and users may change the values between
@@ -326,9 +341,10 @@ class RowOptimizer(torch.optim.Optimizer):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
         # torch would round the arrays to the parameters' type, so these hooks load them
         held: dict[Tensor, dict[str, Tensor]] = {}
+        of_torch: set[int] = set()
         # the first hook runs after the user's hooks, the second before them
         handles = [
-            self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held)),
+            self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held, of_torch)),
             self.register_load_state_dict_post_hook(lambda _: self.state.update(held), prepend=True),
         ]
         try:
@@ -336,12 +352,13 @@ class RowOptimizer(torch.optim.Optimizer):
         finally:
             for handle in handles:
                 handle.remove()
+        self._of_torch = of_torch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "max_norm": self.max_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._made, self._warned = {}, set()
+        self._made, self._warned, self._of_torch = {}, set(), set()
         super().__setstate__(state)
 
 

@@ -84,8 +84,12 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": state}
 
 
-def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any]) -> dict[str, Any]:
-    """Check a state_dict, and return it with completed groups. Copies of the parameters' states are put into `held`.
+def checked(
+    optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any], of_torch: set[int]
+) -> dict[str, Any]:
+    """Check a state_dict, and return it with completed groups.
+
+    `held` gets copies of the parameters' states, and `of_torch` the numbers of groups whose state torch's class saved.
 
     Raise TypeError or ValueError for an invalid state_dict.
     """
@@ -111,6 +115,8 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tens
                 _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
             if not any(key in state for key in old["params"]):
                 _refuse_other_options(optimizer, old)
+            elif "semantics" not in old:
+                of_torch.add(number)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key in state:

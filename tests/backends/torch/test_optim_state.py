@@ -182,3 +182,28 @@ def test_a_large_state_is_torch_s_own_in_all_but_its_pages() -> None:
     assert got is table
     assert state["v"].is_shared()
     assert sorted(set(torch.nonzero(state["m"])[:, 0].tolist())) == [3]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "options", "warns"),
+    [
+        (torch.optim.SGD, optim.SGD, {"momentum": 0.9}, True),
+        (torch.optim.SparseAdam, optim.Adam, {}, True),
+        (torch.optim.SGD, optim.SGD, {}, False),
+        (torch.optim.Adagrad, optim.Adagrad, {}, False),
+        (torch.optim.SparseAdam, optim.SparseAdam, {}, False),
+    ],
+)
+def test_a_state_of_torch_that_another_formula_continues_warns(
+    theirs: Any, ours: Any, options: dict[str, Any], warns: bool, recwarn: Any
+) -> None:
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    before, after = theirs(table.parameters(), lr=0.1, **options), ours(table.parameters(), lr=0.1, **options)
+    table(torch.tensor([1])).sum().backward()
+    before.step()
+    after.load_state_dict(before.state_dict())
+    recwarn.clear()
+    for _ in range(2):
+        after.step()
+    texts = [str(w.message) for w in recwarn if "the loaded state is of torch's class" in str(w.message)]
+    assert len(texts) == warns
