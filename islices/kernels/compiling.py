@@ -34,6 +34,9 @@ Kernel = Callable[..., Any]
 #: the type of a Python int
 INTEGER = types.int64
 
+#: 0 and 1 in the type of positions: numba computes a uint64 plus an int64 in float64
+ZERO, ONE = np.uint64(0), np.uint64(1)
+
 #: the number of bytes that must be free to compile or load a kernel
 ROOM = 1 << 26
 
