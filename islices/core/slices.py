@@ -19,7 +19,7 @@ from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look
 from islices.core.arguments import LARGEST, check_flag, show
 from islices.core.deferred import Deferred
 from islices.core.dtypes import host_dtype
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, find_backend, get_backend
 from islices.core.shapes import MOST_NDIM
 
 
@@ -395,8 +395,8 @@ def with_values(leaf: Any, values: Array) -> Any:
 
 # ---------------------------------------------------------------------- validation
 def _backend_of(values: object) -> Backend:
-    backend = find_backend(values)
-    if backend is None or not backend.is_array(values):
+    backend = find_array_backend(values)
+    if backend is None:
         raise TypeError(f"values: got {describe(values)}; accepted is a dense array of shape (n, *row_shape)")
     return backend
 

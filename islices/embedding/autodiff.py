@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import Array, Backend, Host, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.core import modes
 from islices.core.arguments import check_flag, show, whole_number
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
@@ -394,14 +394,9 @@ class _Call:
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
-def _is_array(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_array(x)
-
-
 def _is_variable(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes
+    B = find_array_backend(x)
+    return B is not None and B.dtype(x) in B.float_dtypes
 
 
 # ---------------------------------------------------------------------- gradients of tables
@@ -517,7 +512,7 @@ class _Batch:
 
     def __init__(self, call: _Call, axis: int) -> None:
         self.trees = {k: x for k, x in enumerate(call.args) if k not in call.places} | call.kwargs
-        self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if _is_array(x)]
+        self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if find_array_backend(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
         shapes = [get_backend(x).shape(x) for x in self.arrays]
         #: the numbers of samples of the arrays; -1 for a 0-d array
@@ -554,7 +549,7 @@ class _Batch:
 
     def _replaced(self, arrays: Iterator[Array]) -> dict[int | str, Any]:
         return {
-            k: rebuild(tree, (next(arrays) if _is_array(x) else x for x in flatten(tree)))
+            k: rebuild(tree, (next(arrays) if find_array_backend(x) else x for x in flatten(tree)))
             for k, tree in self.trees.items()
         }
 

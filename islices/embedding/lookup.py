@@ -13,7 +13,7 @@ import numpy as np
 from islices.backend import Array, Backend, Reader, Source
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_array_backend
 from islices.core.shapes import COMMON_NDIM, same_shape, size_of
 from islices.embedding.bags import COMBINERS, BagMembers, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
@@ -191,8 +191,8 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
     if isinstance(table, Table):
         B, source, own, scale_by_freq = table.backend, table._source, table.padding_idx, table.scale_by_freq
     else:
-        owner = find_backend(table)
-        if owner is None or not owner.is_array(table) or owner.dtype(table) not in owner.float_dtypes:
+        owner = find_array_backend(table)
+        if owner is None or owner.dtype(table) not in owner.float_dtypes:
             raise TypeError(f"table: got {describe(table)}; accepted is a Table or a dense float array")
         if not owner.shape(table):
             raise ValueError("table: got a 0-d array; accepted is shape (rows, *row_shape)")

@@ -16,7 +16,7 @@ from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.deferred import Deferred
 from islices.core.linear import add, concat, join_arrays
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, get_backend
 from islices.core.rows import check_memory
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
@@ -523,8 +523,8 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
     owners: list[Backend] = []
     batches: set[Any] = set()
     for x in leaves:
-        B = x.backend if isinstance(x, PerSample) else find_backend(x)
-        if B is None or (not isinstance(x, PerSample) and not B.is_array(x)):
+        B = x.backend if isinstance(x, PerSample) else find_array_backend(x)
+        if B is None:
             raise TypeError(f"tree: got {describe(x)}; accepted are PerSample and dense arrays (B, ...)")
         shape = x.dense_shape if isinstance(x, PerSample) else B.shape(x)
         if not shape:
