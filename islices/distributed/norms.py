@@ -149,7 +149,7 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
     arrays = list(map(parts, held.accepted))
     ranks: Group | ArrayGroup | None = None
     if group is not None:
-        ranks, error = find_group(group, [x for _, x in arrays], error)
+        ranks = find_group(group, [x for _, x in arrays], error)
     if isinstance(ranks, Group):
         if error is None and any(modes.is_traced(B, x) for B, x in arrays):
             error = ValueError(

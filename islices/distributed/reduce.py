@@ -105,7 +105,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     except Exception as raised:  # also errors that containers raise, because the other ranks wait for this one
         error = raised
     # sorted by name, because the order of dicts may differ between ranks
-    ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
+    ranks = find_group(group, [leaves[name] for name in sorted(leaves)], error)
     if isinstance(ranks, Group):
         done = _over_group(leaves, ranks, op, strategy, error)
     elif error is not None:
