@@ -234,8 +234,8 @@ class RowPrimitives(Arrays):
         """Return out[s] = the elementwise largest values[k] over segments[k] == s, or NaN if one of them is NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then traced floats that
-        are NaN or at least ``least``, and no -inf occurs. No gradient is needed.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then floats that are
+        NaN or at least ``least``, and no -inf occurs. No gradient is needed.
         """
         raise NotImplementedError
 

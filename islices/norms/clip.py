@@ -224,23 +224,23 @@ def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
         if total.attached is None:
             return scale
         over = formula.decided(E, norm, most, finite, total.dtype)
-    return partial(_attached, scale, total, limit, over, formula.slack)
+
+    def attached(leaf: Any) -> Any:
+        """Return a scaled leaf as a differentiable function of the leaf and the norm."""
+        norm, (B, _) = total.attached, parts(leaf)
+        scaled = scale(derivatives.constant(B, leaf))
+        with B.scope():
+            decided = B.asarray(over, norm) if E is modes.HOST else over
+            most = limit.as_array(B, norm)
+        member = derivatives.of_leaf(leaf, raw=True)
+        values = derivatives.attach_scaled(B, parts(scaled)[1], member, norm, most, decided, slack=formula.slack)
+        return with_known_values(scaled, values) if isinstance(scaled, IndexedSlices) else values
+
+    return attached
 
 
 def _unchanged(leaf: Any) -> Any:
     return leaf
-
-
-def _attached(scale: Callable[[Any], Any], total: Total, limit: Limit, over: Array, slack: float, leaf: Any) -> Any:
-    """Return a scaled leaf as a differentiable function of the leaf and the norm."""
-    attached, (B, _) = total.attached, parts(leaf)
-    scaled = scale(derivatives.constant(B, leaf))
-    with B.scope():
-        over = B.asarray(over, attached) if total.E is modes.HOST else over
-        most = limit.as_array(B, attached)
-    member = derivatives.of_leaf(leaf, raw=True)
-    values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=slack)
-    return with_known_values(scaled, values) if isinstance(scaled, IndexedSlices) else values
 
 
 # ---------------------------------------------------------------------- by a norm that is known

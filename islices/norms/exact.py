@@ -18,8 +18,9 @@ The same code runs on NumPy, on every framework's float64 arrays, and under a tr
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -145,26 +146,22 @@ Summing = Callable[[Part, Sequence[Array], int], Sums]
 
 def extent_of(E: Backend, leaves: Matrices) -> Extent:
     """Return the `Extent` of one or more leaves."""
-    tops = [_top_of_groups(E, _top(E, B, x), groups) for B, x, groups in leaves]
-    top = tops[0]
-    for other in tops[1:]:
-        top = E.maximum(top, other)
+    tops = []
     count: Any = 4.0
     wide = False
     for B, x, groups in leaves:
+        top = _top(E, B, x)
+        tops.append(top if groups is None else E.segment_max(top, groups.segments, groups.number, least=0.0))
         terms, split = _terms_of(B, x, groups), B.dtype(x) == "float64"
         count = count + (terms + terms + terms if split else terms)
         wide = wide or split
-    return Extent(top, count, wide)
+    return Extent(reduce(E.maximum, tops), count, wide)
 
 
 def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], number: int) -> Sums:
     """Return the sums that `fn` computes, added over one or more leaves; `number` is the number of sums."""
     parts = [_of_groups(E, *leaf, fn, units, number) for leaf in leaves]
-    total = parts[0]
-    for part in parts[1:]:
-        total = tuple(a + b for a, b in zip(total, part, strict=True))
-    return total
+    return tuple(reduce(operator.add, sums) for sums in zip(*parts, strict=True))
 
 
 def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
@@ -223,14 +220,6 @@ def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
         return float(math.prod(known))  # type: ignore[arg-type]
     zeros = B.zeros_like(B.reshape(x, (1, size_of(shape))))
     return B.row_sum(B.astype(B.less_equal(zeros, 0.0), "float64"))
-
-
-def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
-    if group is None:
-        return top
-    if E is modes.HOST:
-        return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
-    return E.segment_max(top, group.segments, group.number, least=0.0)
 
 
 def _of_groups(

@@ -232,8 +232,8 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
         return None
 
     def otherwise(leaves: Sequence[Slots]) -> Array:
-        matrices = [Matrix(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
-        return exact_norms(matrices, ord)[1]
+        summed = (x.values if x.indices is None else coalesce_slices(slices_of(B, x)).values for x in leaves)
+        return exact_norms([Matrix(B, as_rows(B, values, 1)) for values in summed], ord)[1]
 
     with B.scope():
         exact = B.traced_norm([_slots(seen, raw) for seen in found], ord, otherwise)
@@ -249,13 +249,6 @@ def _slots(seen: Seen, raw: bool) -> Slots:
         return Slots(without_padding(leaf).values if raw else leaf.values)
     slots = slots_of(leaf)
     return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
-
-
-def _summed(B: Backend, x: Slots) -> Array:
-    """Return the values of slots, with duplicates summed if the slots have indices."""
-    if x.indices is None:
-        return x.values
-    return coalesce_slices(slices_of(B, x)).values
 
 
 def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:

@@ -260,7 +260,7 @@ class Units(NamedTuple):
         return x if order == tuple(range(len(order))) else B.permute(x, order)
 
 
-def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
+def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
     """Return axes in ascending order, for an array with `rank` dimensions; raise if an axis does not exist.
 
     `axes` is an int or several ints; negative axes count from the end.
@@ -272,12 +272,12 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
     for axis in given:
         number = whole_number(axis)
         if number is None:
-            raise TypeError(f"{argument}: got {show(axes)}; accepted is an int or a list or tuple of ints")
+            raise TypeError(f"axes: got {show(axes)}; accepted is an int or a list or tuple of ints")
         if not -rank <= number < rank:
-            raise ValueError(f"{argument}: got {show(axes)}; accepted are axes from {-rank} to {rank - 1}")
+            raise ValueError(f"axes: got {show(axes)}; accepted are axes from {-rank} to {rank - 1}")
         found.append(number % rank)
     if len(set(found)) < len(found):
-        raise ValueError(f"{argument}: got {show(axes)}; accepted is each axis once")
+        raise ValueError(f"axes: got {show(axes)}; accepted is each axis once")
     return tuple(sorted(found))
 
 
@@ -343,7 +343,7 @@ class Measured(NamedTuple):
 
 def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
     check_float(*parts(leaf))
-    along = check_axes(axes, len(shape_of(leaf)), "axes")
+    along = check_axes(axes, len(shape_of(leaf)))
     if isinstance(leaf, IndexedSlices):
         leaf = without_padding(leaf) if formula.raw else coalesce_slices(leaf)
     B, values = parts(leaf)
