@@ -50,7 +50,7 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once a number has used the count
-        self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
+        self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return the number with a name."""
@@ -86,8 +86,7 @@ class Numbers:
 
     def correction(self, beta: str) -> Any:
         """Return the bias correction 1 - beta^t."""
-        one = 1.0 if self.E is modes.HOST else self.number(1.0)
-        return one - self.power(self.h[beta])
+        return self.number(1.0) - self.power(self.h[beta])
 
     def correction1(self) -> Any:
         return self.correction("beta1")
@@ -122,7 +121,7 @@ class Numbers:
     def complement(self, name: str) -> Any:
         """Return 1 - x for a hyperparameter x."""
         x = self.hyper(name)
-        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
+        return 1.0 - x if is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
         """Return a hyperparameter rounded to float32."""
