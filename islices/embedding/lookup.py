@@ -231,12 +231,10 @@ def _lookup_rows(request: _Request) -> Array:
     B, source, ids, options, mask, _, present = request
     rows = _read(request)
     with B.scope():
-        passing = [check_mask(B, mask, ids, rows)]
-        if options.padding_idx is not None and not source.watched:  # a watched table drops these slices later
-            passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
-        for keep in passing:
-            if keep is not None:  # where keep is 0, no gradient flows to the row
-                rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
+        padding = None if source.watched else options.padding_idx  # a watched table drops these slices later
+        keep = members(B, ids, check_mask(B, mask, ids, rows), padding, None, in_range=True)
+        if keep is not None:  # where keep is 0, no gradient flows to the row
+            rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
     return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
 
 

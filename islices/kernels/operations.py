@@ -118,10 +118,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
             task.work(*task.given, 0, task.rows)
         return
     share = max(SHARED // 4, size // (threads * PARTS))
-    parts = []
-    for task in tasks:
-        for first, last in pairwise(_cuts(task, share)):
-            parts.append((task, first, last))
+    parts = [(task, first, last) for task in tasks for first, last in pairwise(_cuts(task, share))]
     run_parts(lambda task, first, last: task.work(*task.given, first, last), parts)
 
 

@@ -194,8 +194,7 @@ def clip_leaves(
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
-        new = leaf and clip(leaf.accepted)
-        clipped.append(restored(new, leaf.accepted, leaf.given) if leaf and leaf.accepted is not leaf.given else new)
+        clipped.append(leaf and restored(clip(leaf.accepted), leaf.accepted, leaf.given))
     return rebuild(tree, iter(clipped))  # type: ignore[no-any-return]
 
 

@@ -218,11 +218,8 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
     exact: float | None = compiled.rounded(compiled.limbs(leaves, ord), ord)
     if exact is not None:
         return exact
-    matrices = []
-    for values, order, starts in leaves:
-        sums = values if order is None else compiled.fold(values, order, starts)
-        matrices.append(Matrix(modes.HOST, as_rows(modes.HOST, sums, 1)))
-    return float(exact_norms(matrices, ord)[1][0])
+    sums = (values if order is None else compiled.fold(values, order, starts) for values, order, starts in leaves)
+    return float(exact_norms([Matrix(modes.HOST, as_rows(modes.HOST, x, 1)) for x in sums], ord)[1][0])
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:

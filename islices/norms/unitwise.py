@@ -187,10 +187,9 @@ def adaptive_grad_clip(
             least_norms = E.maximum(norms, least)
         return _clipped(measured._replace(share=least_norms), ratio, formula, nonfinite)
 
-    clipped = []
-    for leaf, weights in zip(leaves, tables, strict=True):
-        clipped.append(leaf and restored(one(leaf.accepted, weights), leaf.accepted, leaf.given))
-    return rebuild(x, iter(clipped))  # type: ignore[no-any-return]
+    pairs = zip(leaves, tables, strict=True)
+    clipped = (leaf and restored(one(leaf.accepted, weights), leaf.accepted, leaf.given) for leaf, weights in pairs)
+    return rebuild(x, clipped)  # type: ignore[no-any-return]
 
 
 def unit_axes(shape: Shape) -> tuple[int, ...]:

@@ -131,7 +131,7 @@ def known_hyper(h: Hyper, count: Array, limits: Limits) -> dict[str, Any]:
     """Return all hyperparameters, as numbers and flags, after a known count of steps; check them against `limits`."""
     known = {}
     for name, value in h.items():
-        if type(value) is not bool and not is_real(value):
+        if type(value) not in (float, bool) and not is_real(value):
             value = at_step(modes.HOST, name, value, count, limits)
         known[name] = value
     return known

@@ -185,9 +185,7 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 def power_of(base: float, t: int) -> float:
     """Return base^t as `Numbers.power` computes it, for t >= 1, without multiplying by factors that are 1."""
     size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
-    factors: list[float] = []
-    for k, x in enumerate(_repeated_squares(base)[:size]):
-        factors.append(x if t >> k & 1 else 1.0)
+    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
     while size > 1:
         size //= 2
         factors = list(map(operator.mul, factors[:size], factors[size:]))
