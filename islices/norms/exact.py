@@ -21,7 +21,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) -> tuple[Backend, Array]:
+def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
     """Return the norm of each row over all leaves together, in float64.
 
     Parameters
@@ -77,8 +77,6 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
         All leaves have the same number k of rows, or of groups of rows. The sequence may be empty.
     ord : float
         1, 2 or inf.
-    ranks : RankSums, optional
-        The ranks that hold further leaves of the same norms.
 
     Returns
     -------
@@ -86,20 +84,16 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
         The norms, a float64 array, and the array's backend: `HostBackend` unless a leaf is traced. A row's norm is
         NaN if the row contains NaN, else infinite if the row contains an infinity.
     """
-    E = next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
+    E = backend_of_norms(leaves)
     if E is modes.HOST:  # convert once: modes.run would convert each result back, which costs more than the arithmetic
         leaves = [Matrix(*on_host(B, x), groups) for B, x, groups in leaves]
     with E.scope():
-        extent = ranks.extent(E) if ranks else extent_of(E, leaves)
-        if ord == float("inf"):
-            return E, extent.top
+        return E, norms_of_sums(E, extent_of(E, leaves), partial(sums_of, E, leaves), ord)
 
-        def sums(fn: Part, units: Sequence[Array], number: int) -> Sums:
-            if ranks:
-                return ranks.sums(E, extent.top, fn, units, number)
-            return sums_of(E, leaves, fn, units, number)
 
-        return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
+def backend_of_norms(leaves: Matrices) -> Backend:
+    """Return the backend of the norms of leaves: the backend that traces, else the host's."""
+    return next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
 
 
 def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
@@ -111,20 +105,6 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
     """Return `exact_norms` of one array: one norm for each entry along axis 0."""
     return exact_norms([Matrix(B, as_rows(B, values, B.shape(values)[0]))], ord)
-
-
-class RankSums(Protocol):
-    """The ranks that together hold the leaves of a norm, with sums over all ranks (see `islices.distributed.norms`)."""
-
-    in_loops: bool  # True if a loop in traced code may call these
-
-    def extent(self, E: Backend) -> Extent:
-        """Return the `Extent` of the leaves of all ranks."""
-        ...
-
-    def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return `sums_of` for the leaves of all ranks; `top` has the largest absolute value of each row."""
-        ...
 
 
 # ---------------------------------------------------------------------- step by step
@@ -164,12 +144,14 @@ def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], numb
     return tuple(reduce(operator.add, sums) for sums in zip(*parts, strict=True))
 
 
-def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
+def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool = True) -> Array:
     """Return the norm of each row, from the extent of the leaves and the function `sums` of their sums.
 
     If `loops` is False, a sum close to a midpoint may be rounded to either neighbour.
     """
     top, count, wide = extent
+    if ord == math.inf:
+        return top
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     scale = one
     if wide:  # every leaf is scaled then, since all leaves share one sum
