@@ -143,20 +143,16 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         if group not in list_engines():
             raise ValueError(f"group: got {show(group)}; accepted are {names}")
         return load_engine(group).default_group(timeout)
-    for name in _owners(type(group)):
-        wrapped = load_engine(name).wrap(group, timeout)
-        if wrapped is not None:
-            return wrapped
+    modules = [f"{base.__module__}." for base in type(group).__mro__]
+    for name in _imported():
+        if any(m.startswith(f"{list_engines()[name]}.") for m in modules):
+            wrapped = load_engine(name).wrap(group, timeout)
+            if wrapped is not None:
+                return wrapped
     raise TypeError(
         f"group: got {describe(group)}; accepted are None, a Group, the name of an engine ({names}), a torch "
         "ProcessGroup, an mpi4py communicator, a tf.distribute strategy"
     )
-
-
-def _owners(kind: type) -> list[str]:
-    """Return the names of the engines whose module defines a type or a base class of the type."""
-    modules = [f"{base.__module__}." for base in kind.__mro__]
-    return [name for name in _imported() if any(m.startswith(f"{list_engines()[name]}.") for m in modules)]
 
 
 def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Group | ArrayGroup:

@@ -31,7 +31,7 @@ from islices.distributed.reduce import form_of
 from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.norms.exact import Extent, Matrices, Part, Sums, backend_of_norms, extent_of, norms_of_sums, sums_of
+from islices.norms.exact import Extent, Part, Sums, backend_of_norms, extent_of, norms_of_sums, sums_of
 from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite
 from islices.norms.norm import (
     Leaf,
@@ -248,7 +248,8 @@ class _Joined:
         held = self.held
 
         def extents() -> Numbers:
-            own, shared = (_extent(E, held, leaves) for leaves in (self.own, self.shared))
+            none = Extent(_constant(E, held, 0.0), 0.0, False)
+            own, shared = (extent_of(E, leaves) if leaves else none for leaves in (self.own, self.shared))
             known = (own.count, shared.count, float(own.wide or shared.wide))
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
@@ -291,12 +292,6 @@ def _check_same(counts: Sequence[Any]) -> None:
             f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "
             "which every rank holds the same, as all_reduce gives them"
         )
-
-
-def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
-    if not leaves:
-        return Extent(_constant(E, held, 0.0), 0.0, False)
-    return extent_of(E, leaves)
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:

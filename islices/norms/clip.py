@@ -33,7 +33,7 @@ from islices.norms.clip_formulas import (
 )
 from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, total_norm
-from islices.norms.unitwise import clip_rows, clip_units, scale_units
+from islices.norms.unitwise import clip_measured, clip_rows, measure_units, scale_units
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ def clip_by_norm(
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
         if axes is not None:
-            return clip_units(leaf, axes, limit, formula, nonfinite)
+            return clip_measured(measure_units(leaf, axes, formula), limit, formula, nonfinite)
         return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
     return map_accepted(one, x)

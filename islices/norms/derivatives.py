@@ -135,18 +135,16 @@ def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
-        slope = B.div(x, B.where(none, _ones(B, norm), norm))
-        return B.where(none, B.zeros_like(x), slope)
+        return B.where(none, 0.0, B.div(x, B.where(none, 1.0, norm)))
     sign = _sign(B, x)
     if ord == 1:
         return sign
     size = B.abs(x)
-    return B.where(none, B.zeros_like(x), B.where(B.less_equal(norm, size), sign, B.zeros_like(x)))
+    return B.where(none, 0.0, B.where(B.less_equal(norm, size), sign, 0.0))
 
 
 def _sign(B: Backend, x: Array) -> Array:
-    one, zero = _ones(B, x), B.zeros_like(x)
-    return B.where(B.less_equal(x, 0.0), B.where(B.less_equal(0.0, x), zero, -one), one)
+    return B.where(B.less_equal(x, 0.0), B.where(B.less_equal(0.0, x), B.zeros_like(x), -1.0), 1.0)
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
@@ -154,7 +152,7 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x, Layout(), ()), B.abs(x))
-        count = _gathered(B, B.where(largest, _ones(B, x), B.zeros_like(x)), Layout(), (), 1)
+        count = _gathered(B, B.where(largest, B.zeros_like(x) + 1.0, 0.0), Layout(), (), 1)
         total = count if total is None else total + count
     assert total is not None
     return B.div(upstream, B.maximum(total, 1.0))
@@ -213,18 +211,17 @@ def _gradient_of_scaled(
     slack: float,
 ) -> tuple[Array | None, ...]:
     dtype = B.dtype(norms)
-    one = _ones(B, norms)
     clipped = B.less_equal(1.0, over)
-    divisor = B.where(clipped, norms + slack if slack else norms, one)
-    factor = B.where(clipped, B.div(limit, divisor), one) + (norms - norms)  # NaN where the norm is not finite
-    factor = B.where(B.less_equal(over, -1.0), B.zeros_like(factor), factor)
+    divisor = B.where(clipped, norms + slack if slack else norms, 1.0)
+    factor = B.where(clipped, B.div(limit, divisor), 1.0) + (norms - norms)  # NaN where the norm is not finite
+    factor = B.where(B.less_equal(over, -1.0), 0.0, factor)
     wide, upstream = B.astype(x, dtype), B.astype(upstream, dtype)
 
     def spread(c: Array) -> Array:
         return _spread(B, c, wide, layout, keys)
 
     # the dot product of upstream and x / norm; x is divided first, so that no square of a norm overflows
-    products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), B.zeros_like(wide))
+    products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), 0.0)
     if keys:
         products = _masked(B, B.as_column(B.in_range(keys[0], layout.rows), wide), products)
     inner = _gathered(B, products, layout, keys, B.shape(norms)[0])
@@ -257,8 +254,7 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
 def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:
     wide, g, everything = B.widen(x), B.widen(upstream), Layout()
     least, most = (_spread(B, c, wide, everything, ()) for c in (lo, hi))
-    zero = B.zeros_like(g)
-    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, zero), zero)
+    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, 0.0), 0.0)
     return B.astype(within, B.dtype(x)), None, None
 
 
@@ -287,11 +283,7 @@ def _distinct(
 
 
 def _masked(B: Backend, valid: Array | None, x: Array) -> Array:
-    return x if valid is None else B.where(valid, x, B.zeros_like(x))
-
-
-def _ones(B: Backend, x: Array) -> Array:
-    return B.zeros_like(x) + 1.0
+    return x if valid is None else B.where(valid, x, 0.0)
 
 
 def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:

@@ -130,7 +130,10 @@ def extent_of(E: Backend, leaves: Matrices) -> Extent:
     count: Any = 4.0
     wide = False
     for B, x, groups in leaves:
-        top = _top(E, B, x)
+        with B.scope():
+            top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
+        if E is modes.HOST:
+            top = B.to_numpy(top)
         tops.append(top if groups is None else E.segment_max(top, groups.segments, groups.number, least=0.0))
         terms, split = _terms_of(B, x, groups), B.dtype(x) == "float64"
         count = count + (terms + terms + terms if split else terms)
@@ -155,8 +158,8 @@ def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loop
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     scale = one
     if wide:  # every leaf is scaled then, since all leaves share one sum
-        scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
-        scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+        scale = E.where(E.less_equal(top, TINY), RESCALE, one)
+        scale = E.where(E.less_equal(HUGE, top), 1.0 / RESCALE, scale)
     largest = E.round_product(top, scale)
     bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
     size = _power_of_two(E, largest)
@@ -214,13 +217,6 @@ def _of_groups(
         return (units[0] - units[0],) * number
     own = [E.take(u, group.segments) for u in units]
     return tuple(E.segment_sum(s, group.segments, group.number) for s in _of_rows(E, B, x, fn, own))
-
-
-def _top(E: Backend, B: Backend, x: Array) -> Array:
-    """Return the largest |x| of each row in float64, as an array of E."""
-    with B.scope():
-        top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
-    return B.to_numpy(top) if E is modes.HOST else top
 
 
 def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array]) -> Sums:

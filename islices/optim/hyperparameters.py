@@ -8,7 +8,6 @@ the core below `islices.optim.optimizer`.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -44,11 +43,8 @@ BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
 LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
-class Schedule(ABC):
+class Schedule:
     """A schedule made by the library: a function of the step count that checks the numbers which it returns."""
-
-    @abstractmethod
-    def __call__(self, step: Any) -> Any: ...
 
 
 def is_on(x: Any) -> bool:
