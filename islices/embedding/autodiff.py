@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -172,12 +173,12 @@ class GradOptions(NamedTuple):
     samples: _Samples | None
 
 
+@dataclass
 class _Samples:
     """The options of one function with gradients per sample."""
 
-    def __init__(self, axis: int, unchecked: bool) -> None:
-        self.axis = axis
-        self.unchecked = unchecked  # True until the first eager call has been checked
+    axis: int
+    unchecked: bool  # True until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:
@@ -309,7 +310,7 @@ def _check_loss(B: Backend, loss: Any, *, per_sample: bool) -> None:
     if per_sample:
         if None in shape or len(shape) != 1:
             raise ValueError(f"fn: returned a loss of shape {shape}; accepted per sample is a vector (B,), {VECTOR}")
-    elif None in shape or math.prod(shape) != 1:  # type: ignore[arg-type]
+    elif size_of(shape) != 1:
         raise ValueError(f"fn: returned a loss of shape {shape}; accepted is one number (sum it, or take its mean)")
 
 

@@ -200,9 +200,9 @@ def _cuts(E: Backend, count: Any) -> int:
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
     """Return a bound on the number of terms that a leaf adds to one norm: a float, or an array (1,) under a trace."""
     shape = B.shape(x)
-    known = shape[1:2] if group is None else shape[:2]
-    if all(isinstance(n, int) for n in known):
-        return float(math.prod(known))  # type: ignore[arg-type]
+    known = size_of(shape[1:2] if group is None else shape[:2])
+    if known is not None:
+        return float(known)
     zeros = B.zeros_like(B.reshape(x, (1, size_of(shape))))
     return B.row_sum(B.astype(B.less_equal(zeros, 0.0), "float64"))
 

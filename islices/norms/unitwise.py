@@ -18,7 +18,7 @@ from islices.core.arguments import show, whole_number
 from islices.core.conversion import coalesce_slices, map_accepted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
-from islices.core.shapes import same_shape
+from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices, parts, shape_of, shape_with_rows, with_values
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
@@ -102,7 +102,7 @@ def clip_by_block_rms(
         if None in shape:
             raise ValueError(f"x: got shape {shape}; accepted is a known number of rows, which the mean is over")
         measured = measure_units(limit.lift(leaf), tuple(range(len(shape))), formula)
-        count = math.sqrt(max(math.prod(n for n in shape if n is not None), 1))
+        count = math.sqrt(size_of(shape) or 1)
         E = measured.E
         with E.scope():
             rms = E.div(measured.norms, E.round_product(ones(E, measured.norms), count))
