@@ -243,7 +243,12 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     B, source, ids, options, mask, _, present = request
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
-    reads_bags = weights is None and combiner != "max" and _reads_bags(request)
+    # bags can be read without their rows
+    reads_bags = weights is None and combiner != "max"
+    if source.recorder is None:  # no gradient may be recorded
+        reads_bags = reads_bags and not B.records_gradient(source.weights)
+    else:  # a masked member gets zeros, and not the bag's gradient
+        reads_bags = reads_bags and mask is None and hasattr(source.recorder, "bags")
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
     keep, weights = flat_ids(B, keep), flat_ids(B, weights)
@@ -261,17 +266,6 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     with B.scope():
         rows = B.reshape(rows, (size_of(B.shape(ids)), *row_shape))
     return shaped(reduce_bags(B, rows, BagMembers(layout.segments, layout.bags, combiner, keep, weights)))
-
-
-def _reads_bags(request: _Request) -> bool:
-    """Return True if bags can be read without their rows: no gradient is recorded, or the recorder supports bags.
-
-    A recorder does not support bags with a mask, since masked members get zeros instead of the bag's gradient.
-    """
-    B, source = request[:2]
-    if source.recorder is not None:
-        return request.mask is None and hasattr(source.recorder, "bags")
-    return not B.records_gradient(source.weights)
 
 
 def members(

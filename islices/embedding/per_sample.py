@@ -111,11 +111,10 @@ class PerSample:
         """The factors of each product with a tied table."""
         return self._part(3)  # type: ignore[no-any-return]
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
+    def __setattr__(self, name: str, *value: object) -> NoReturn:
         raise AttributeError("PerSample is immutable")
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("PerSample is immutable")
+    __delattr__ = __setattr__
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
