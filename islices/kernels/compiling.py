@@ -103,6 +103,10 @@ def matrix(dtype: Any, *, readonly: bool = False) -> Any:
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 
+#: the type of arrays of positions, such as order and starts, that a kernel reads
+PLACES = vector(np.uint64, readonly=True)
+
+
 def tuple_of(kind: Any, count: int) -> Any:
     """Return numba's type of a tuple of `count` items of one type."""
     return types.UniTuple(kind, count)

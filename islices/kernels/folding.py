@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import INTEGER, ONE, ZERO, Kernel, compile_kernel, inline, matrix, prefetch, vector
+from islices.kernels.compiling import (
+    INTEGER,
+    ONE,
+    PLACES,
+    ZERO,
+    Kernel,
+    compile_kernel,
+    inline,
+    matrix,
+    prefetch,
+    vector,
+)
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
@@ -84,7 +95,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
 @cache
 def fold_kernel(dtype: str) -> Kernel:
     """Return the kernel that sums rows of values of a dtype."""
-    form, places = FORMATS[dtype], vector(np.uint64, readonly=True)
+    form = FORMATS[dtype]
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.half
 
     def fold(values, order, starts, ids, out, first, last):
@@ -103,7 +114,7 @@ def fold_kernel(dtype: str) -> Kernel:
             else:
                 add(values, order, starts[r], starts[r + ONE], 1, out, row)
 
-    arguments = (matrix(form.stored, readonly=True), places, places, places, matrix(form.stored), INTEGER, INTEGER)
+    arguments = (matrix(form.stored, readonly=True), PLACES, PLACES, PLACES, matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(fold, arguments)
 
 

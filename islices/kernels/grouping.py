@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import ONE, ZERO, Kernel, compile_kernel, inline, vector
+from islices.kernels.compiling import ONE, PLACES, ZERO, Kernel, compile_kernel, inline, vector
 
 #: the largest number of bits that one pass sorts by; the pass's table of counts fits the first-level cache
 DIGIT = 11
 #: the type of order, starts and other arrays of positions
-PLACES = vector(np.uint64)
+WRITTEN = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
@@ -103,7 +103,7 @@ _sort = inline(_sort_by_digits)
 @cache
 def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_group` compiled for int32 or int64 indices."""
-    return compile_kernel(_group, (vector(dtype, readonly=True), PLACES, PLACES, vector(dtype)))
+    return compile_kernel(_group, (vector(dtype, readonly=True), WRITTEN, WRITTEN, vector(dtype)))
 
 
 def _placed(positions, order, places):
@@ -115,7 +115,7 @@ def _placed(positions, order, places):
 @cache
 def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_placed` compiled for int32 or int64 positions."""
-    return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), PLACES))
+    return compile_kernel(_placed, (vector(dtype, readonly=True), PLACES, WRITTEN))
 
 
 def _runs(segments, starts, named):
@@ -136,7 +136,7 @@ def _runs(segments, starts, named):
 @cache
 def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_runs` compiled for int32 or int64 segments."""
-    return compile_kernel(_runs, (vector(dtype, readonly=True), PLACES, PLACES))
+    return compile_kernel(_runs, (vector(dtype, readonly=True), WRITTEN, WRITTEN))
 
 
 def _bounds(indices):

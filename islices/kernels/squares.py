@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import INTEGER, ZERO, Kernel, compile_kernel, inline, matrix, vector
+from islices.kernels.compiling import INTEGER, PLACES, ZERO, Kernel, compile_kernel, inline, matrix, vector
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
@@ -178,9 +178,8 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             fold(values, order, starts[begin : begin + count + 1], in_order, rows, 0, count)
             dense(sums, 0, count * width, bins)
 
-    places = vector(np.uint64, readonly=True)
     return compile_kernel(
-        sums_of_rows, (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
+        sums_of_rows, (matrix(stored, readonly=True), PLACES, PLACES, INTEGER, INTEGER, matrix(np.int64))
     )
 
 

@@ -19,6 +19,7 @@ from islices.core.row_operators import OPERATORS
 from islices.kernels.compiling import (
     INTEGER,
     ONE,
+    PLACES,
     ZERO,
     Kernel,
     called,
@@ -38,7 +39,7 @@ from islices.optim.operators import bind, number_operators
 #: how many rows ahead a row is prefetched, and how many of its cache lines
 AHEAD, LINES = 4, 4
 #: the types of order, starts and ids
-_GROUPS = (vector(np.uint64, readonly=True),) * 3
+_GROUPS = (PLACES,) * 3
 #: converts the numbers of an array to a tuple; a tuple stays in registers
 as_tuple: Any = ndarray.to_fixed_tuple
 #: (the parts of a formula that determine the code, the dtypes) -> the kernel

@@ -20,6 +20,8 @@ from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 LAST_STEP = 2**31 - 1
 #: The number of step counts for which a formula's numbers are cached.
 COUNTS = 8
+#: The name of a number -> the hyperparameter of which it is the complement, 1 - x.
+GAINS = {"gain1": "beta1", "gain2": "beta2", "gain": "dampening", "gain_rho": "rho"}
 #: The number of bits of a step count.
 BITS = 32
 
@@ -55,7 +57,9 @@ class Numbers:
     def value(self, name: str) -> Any:
         """Return the number with a name."""
         own = getattr(self, name, None)
-        return self.hyper(name) if own is None else own() if callable(own) else own
+        if own is not None:
+            return own() if callable(own) else own
+        return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
         """Return a hyperparameter, rounded as the semantics requires."""
@@ -64,18 +68,6 @@ class Numbers:
     # ------------------------------------------------------------------ numbers of several rules
     def mu(self) -> Any:
         return self.hyper("momentum")
-
-    def gain1(self) -> Any:
-        return self.complement("beta1")
-
-    def gain2(self) -> Any:
-        return self.complement("beta2")
-
-    def gain(self) -> Any:
-        return self.complement("dampening")
-
-    def gain_rho(self) -> Any:
-        return self.complement("rho")
 
     def keep(self) -> Any:
         """Return 1 - lr * weight_decay."""

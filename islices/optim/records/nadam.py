@@ -181,7 +181,7 @@ class KerasNadam(adam.KerasAdam):
 
 class OptaxNadam(adam.OptaxAdam):
     def head(self):
-        return self.gain1()
+        return self.complement("beta1")
 
     def left(self):
         return self.correction1()
