@@ -190,7 +190,7 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
                 within = getattr(engine, "inside", None)
                 found = within(group, traced) if within is not None else None
                 if found is not None:
-                    return found
+                    return found  # type: ignore[no-any-return]
     except Exception as raised:
         raise error or raised from None
     return find_processes(group, B, error)

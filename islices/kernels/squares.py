@@ -85,7 +85,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
         terms = np.int64(end - begin) * (3 if drops else 1)
         if bin - max(least, 1) > span:
             bins[infinite, 2] += terms
-        first = second = 0
+        first = second = np.int64(0)
         if bin == infinite:
             for j in range(begin, end):
                 first |= np.int64(x[row, j] != x[row, j])
@@ -130,7 +130,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             exponent, m = (bits >> 52) & 0x7FF, bits & 0xFFFFFFFFFFFFF
             if exponent:
                 m |= 1 << 52
-            place = max(exponent, 1) - 1075
+            place = max(exponent, np.int64(1)) - 1075
             if sizes:
                 add_number(m, place - LOWEST, limbs)
             else:

@@ -104,7 +104,7 @@ def _round(limbs, ord):
     if ord == 2:  # make the exponent even; half of it is the root's exponent
         odd = exponent & 1
         number, exponent = np.sqrt(number * (1 + odd)), (exponent - odd) >> 1
-    return math.ldexp(number, exponent)  # type: ignore[arg-type]
+    return math.ldexp(number, exponent)
 
 
 def _add_exact(parts, ord, limbs):
