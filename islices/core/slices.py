@@ -125,13 +125,14 @@ class IndexedSlices:
         self,
         values: Array | Deferred,
         indices: Array | Deferred | None = None,
+        dense_shape: Shape | None = None,
         *,
         coalesced: bool | None = None,
         padded: bool | None = None,
     ) -> IndexedSlices:
-        """Return these slices with other values, indices or flags, without checks."""
+        """Return these slices with other values, indices, shape or flags, without checks."""
         return IndexedSlices._trusted(
-            self.backend, values, self.indices if indices is None else indices, self.dense_shape,
+            self.backend, values, self.indices if indices is None else indices, dense_shape or self.dense_shape,
             coalesced=self.coalesced if coalesced is None else coalesced,
             padded=self.padded if padded is None else padded,
         )  # fmt: skip

@@ -183,13 +183,12 @@ class PerSample:
         IndexedSlices
             For a tied table (`products`), whose gradient covers every row, a dense array (rows, width).
         """
-        return self._whole(self._stored(), _factors(self))
+        return self._whole(self._slices(self.values, self.indices), _factors(self))
 
-    def _stored(self) -> IndexedSlices:
-        """Return the slices of all samples as one `IndexedSlices`."""
-        B = self.backend
-        padded = modes.keeps_slots(B, self.values, self.indices)
-        return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
+    def _slices(self, values: Array, indices: Array) -> IndexedSlices:
+        """Return the slices of some samples as one `IndexedSlices`."""
+        padded = modes.keeps_slots(self.backend, values, indices)
+        return IndexedSlices._trusted(self.backend, values, indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
         """Return slices plus the dense part of the same samples, whose factors are given."""
@@ -220,19 +219,17 @@ class PerSample:
         number = whole_number(b)
         if number is None:
             raise TypeError(f"b: got {describe(b)}; accepted is an int")
-        batch, *shape = self.dense_shape
+        batch, rows, *_ = self.dense_shape
         if not 0 <= number < batch:
             raise IndexError(f"b: got {show(number)}; accepted is 0 <= b < {batch}")
         B = self.backend
         values, indices = modes.run(
-            lambda B, v, i, samples: B.select(v, i, B.equal(samples, number), shape[0]),
+            lambda B, v, i, samples: B.select(v, i, B.equal(samples, number), rows),
             B,
             (self.values, self.indices, self.samples),
         )
-        padded = modes.keeps_slots(B, values, indices)
-        s = IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
         one = [modes.run(lambda B, x: B.take(x, B.asarray(np.full(1, number), x)), B, (x,)) for x in _factors(self)]
-        return self._whole(s, one)
+        return self._whole(self._slices(values, indices), one)
 
     def to_dense(self) -> Array:
         """Return the dense array that the gradients stand for.
@@ -425,7 +422,7 @@ def join(
     made = parts[0]
     if len(parts) > 1:
         check_one_batch(parts)
-        slices = concat([p._stored() for p in parts])
+        slices = concat([p._slices(p.values, p.indices) for p in parts])
         samples = modes.run(join_arrays, B, [p.samples for p in parts])
         made = PerSample._trusted(B, (slices.values, slices.indices, samples, ()), made.dense_shape)
     for one in products:

@@ -271,8 +271,9 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     if slots is not None:
         positions, factor = views[2] if len(views) > 2 else None, known_factor(leaf.backend, slots)
         values = SlotValues(slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor))
-    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    return IndexedSlices._trusted(modes.HOST, values, views[1], leaf.dense_shape, **flags)
+    return IndexedSlices._trusted(
+        modes.HOST, values, views[1], leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
+    )
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
@@ -421,7 +422,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
         norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
     if not isinstance(leaf, IndexedSlices):
         return norms
-    return IndexedSlices._trusted(B, norms, leaf.indices, shape[:1], coalesced=leaf.coalesced, padded=leaf.padded)
+    return leaf._like(norms, dense_shape=shape[:1])
 
 
 def top_k_rows(x: T, k: int) -> T:
