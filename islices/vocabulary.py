@@ -16,7 +16,7 @@ from islices.core import modes
 from islices.core.arguments import LARGEST, check_name, is_real, show, whole_number
 from islices.core.conversion import from_native, to_native, without_padding
 from islices.core.linear import as_float, wide_dtype
-from islices.core.registry import broken_backends, describe, find_backend
+from islices.core.registry import broken_backends, describe, find_array_backend, find_backend
 from islices.core.slices import IndexedSlices, check_indices
 from islices.core.trees import named_leaves, rebuild
 from islices.embedding.ids import check_ids
@@ -69,9 +69,8 @@ class RowMap:
     """
 
     def __init__(self, old_ids: Any, old_rows: int | None = None) -> None:
-        B = find_backend(old_ids)
-        known = B is not None and B.is_array(old_ids) and not B.is_traced(old_ids)
-        given = B.to_numpy(old_ids) if known else np.asarray(old_ids)  # type: ignore[union-attr]
+        B = find_array_backend(old_ids)
+        given = np.asarray(old_ids) if B is None or B.is_traced(old_ids) else B.to_numpy(old_ids)
         if given.ndim != 1 or (given.size and given.dtype.name not in INDICES):
             raise TypeError(f"old_ids: got {describe(old_ids)}; accepted are 1-D integers, -1 for a row that is new")
         self.old_ids, self.old_rows = given.astype(np.int64), None
@@ -162,8 +161,8 @@ class RowMap:
         >>> RowMap([2, -1, 0], 3).ids(np.array([[0, 2], [2, 2]])).tolist()
         [[2, 0], [0, 0]]
         """
-        B = find_backend(ids)
-        if B is None or not B.is_array(ids) or B.is_traced(ids):
+        B = find_array_backend(ids)
+        if B is None or B.is_traced(ids):
             raise TypeError(
                 f"ids: got {describe(ids)}; accepted is an int32 or int64 array whose values are known (in traced code "
                 "take them from the array new_ids(range(old_rows)))"
@@ -403,8 +402,8 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
         made = fill(shape)
     if is_real(made):
         made = np.full((1,) * len(shape), as_float(made))
-    B = find_backend(made)
-    if B is None or not B.is_array(made) or B.is_traced(made) or (dtype in FLOATS and B.dtype(made) not in FLOATS):
+    B = find_array_backend(made)
+    if B is None or B.is_traced(made) or (dtype in FLOATS and B.dtype(made) not in FLOATS):
         raise TypeError(f"{argument}: got {describe(made)}; accepted is {accepted}")
     made = B.to_numpy(made)
     if made.shape not in (shape, (1, *shape[1:]), (1,) * len(shape)):

@@ -235,8 +235,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then traced floats that
-        are NaN or at least ``least``, and no -inf occurs. No gradient is needed.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then floats that are
+        NaN or at least ``least``, and no -inf occurs. No gradient is needed.
         """
         raise NotImplementedError
 

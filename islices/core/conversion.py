@@ -15,7 +15,7 @@ from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backe
 from islices.core import modes
 from islices.core.arguments import check_flag
 from islices.core.deferred import NativeIndices, native_look
-from islices.core.registry import broken_backends, describe, find_backend, get_backend
+from islices.core.registry import broken_backends, describe, find_array_backend, find_backend, get_backend
 from islices.core.slices import (
     IndexedSlices,
     check_arrays,
@@ -276,8 +276,8 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     >>> from_dense(np.array([[0.0, 0.0], [1.0, 0.0]])).indices
     array([1])
     """
-    backend = find_backend(x)
-    if backend is None or not backend.is_array(x):
+    backend = find_array_backend(x)
+    if backend is None:
         raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
     check_values_dtype(backend, x, "x")
     shape = shape_with_rows(x)

@@ -201,8 +201,9 @@ class HostBackend(Backend):
         return np.searchsorted(ordered, queries, "right" if right else "left")
 
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
-        out = np.full((count or 0, *values.shape[1:]), lowest, values.dtype)
+        if least is None:
+            least = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        out = np.full((count or 0, *values.shape[1:]), least, values.dtype)
         if values.size:
             order, ids, starts = group(segments)
             out[ids] = np.maximum.reduceat(values[order], starts[:-1], axis=0)

@@ -95,11 +95,7 @@ class _Block(_Memory):
 def _taken(nbytes: int) -> Host:
     """Return the smallest free block that fits without much waste, or else a new block."""
     fitting = [raw for raw in list(_free.values()) if nbytes <= raw.nbytes <= nbytes + nbytes // WASTE]
-    for raw in sorted(fitting, key=_size):
+    for raw in sorted(fitting, key=lambda raw: raw.nbytes):
         if _free.pop(id(raw), None) is not None:  # no other thread has taken the block
             return raw
     return np.empty(nbytes, np.uint8)
-
-
-def _size(raw: Host) -> int:
-    return raw.nbytes

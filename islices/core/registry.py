@@ -108,6 +108,12 @@ def find_backend(x: object) -> Backend | None:
     return None
 
 
+def find_array_backend(x: object) -> Backend | None:
+    """Return the backend of a dense array, or None for any other object."""
+    backend = find_backend(x)
+    return backend if backend is not None and backend.is_array(x) else None
+
+
 def loaded_backends() -> Iterator[Backend]:
     """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]

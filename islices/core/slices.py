@@ -19,7 +19,7 @@ from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look
 from islices.core.arguments import LARGEST, check_flag, show
 from islices.core.deferred import Deferred
 from islices.core.dtypes import host_dtype
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, find_backend, get_backend
 from islices.core.shapes import MOST_NDIM
 
 
@@ -125,13 +125,14 @@ class IndexedSlices:
         self,
         values: Array | Deferred,
         indices: Array | Deferred | None = None,
+        dense_shape: Shape | None = None,
         *,
         coalesced: bool | None = None,
         padded: bool | None = None,
     ) -> IndexedSlices:
-        """Return these slices with other values, indices or flags, without checks."""
+        """Return these slices with other values, indices, shape or flags, without checks."""
         return IndexedSlices._trusted(
-            self.backend, values, self.indices if indices is None else indices, self.dense_shape,
+            self.backend, values, self.indices if indices is None else indices, dense_shape or self.dense_shape,
             coalesced=self.coalesced if coalesced is None else coalesced,
             padded=self.padded if padded is None else padded,
         )  # fmt: skip
@@ -400,8 +401,8 @@ def with_values(leaf: Any, values: Array) -> Any:
 
 # ---------------------------------------------------------------------- validation
 def _backend_of(values: object) -> Backend:
-    backend = find_backend(values)
-    if backend is None or not backend.is_array(values):
+    backend = find_array_backend(values)
+    if backend is None:
         raise TypeError(f"values: got {describe(values)}; accepted is a dense array of shape (n, *row_shape)")
     return backend
 

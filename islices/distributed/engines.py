@@ -143,27 +143,20 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         if group not in list_engines():
             raise ValueError(f"group: got {show(group)}; accepted are {names}")
         return load_engine(group).default_group(timeout)
-    for name in _owners(type(group)):
-        wrapped = load_engine(name).wrap(group, timeout)
-        if wrapped is not None:
-            return wrapped
+    modules = [f"{base.__module__}." for base in type(group).__mro__]
+    for name in _imported():
+        if any(m.startswith(f"{list_engines()[name]}.") for m in modules):
+            wrapped = load_engine(name).wrap(group, timeout)
+            if wrapped is not None:
+                return wrapped
     raise TypeError(
         f"group: got {describe(group)}; accepted are None, a Group, the name of an engine ({names}), a torch "
         "ProcessGroup, an mpi4py communicator, a tf.distribute strategy"
     )
 
 
-def _owners(kind: type) -> list[str]:
-    """Return the names of the engines whose module defines a type or a base class of the type."""
-    modules = [f"{base.__module__}." for base in kind.__mro__]
-    return [name for name in _imported() if any(m.startswith(f"{list_engines()[name]}.") for m in modules)]
-
-
-def find_group(
-    group: Any, leaves: Iterable[Any], error: Exception | None = None
-) -> tuple[Group | ArrayGroup, Exception | None]:
-    """Return the ranks that ``group=`` means for these leaves, and this rank's error, if any. The caller reports the
-    error to the ranks.
+def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Group | ArrayGroup:
+    """Return the ranks that ``group=`` means for these leaves.
 
     The ranks are those of the program that runs or is being traced; if there is none, they are a `Group` of processes.
 
@@ -173,8 +166,8 @@ def find_group(
     leaves : iterable
         The caller's gradients. If group is None and several engines connect ranks, the first leaf of a framework
         decides the engine.
-    error : Exception, optional
-        The error in this rank's arguments.
+    error : Exception or None
+        The error in this rank's arguments, which the caller then reports to the ranks.
 
     Raises
     ------
@@ -185,7 +178,7 @@ def find_group(
     B = known[0][0] if known else None
     try:
         if isinstance(group, ArrayGroup):
-            return group, error
+            return group
         traced = any(_is_traced(of, leaf) for of, leaf in known if of is B)
         if isinstance(group, Group) and traced:
             raise ValueError(
@@ -197,16 +190,16 @@ def find_group(
                 within = getattr(engine, "inside", None)
                 found = within(group, traced) if within is not None else None
                 if found is not None:
-                    return found, error
+                    return found  # type: ignore[no-any-return]
     except Exception as raised:
         raise error or raised from None
     return find_processes(group, B, error)
 
 
-def find_processes(group: Any, B: Backend | None, error: Exception | None = None) -> tuple[Group, Exception | None]:
+def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Group:
     """Find the ranks as `find_group` does, but only processes. B is the backend of the arrays to send, or None."""
     try:
-        return get_group(group, like=B), error
+        return get_group(group, like=B)
     except Exception as raised:
         if error is None:
             raise

@@ -31,7 +31,7 @@ from islices.distributed.reduce import form_of
 from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.norms.exact import Extent, Matrices, Part, Sums, exact_norms, extent_of, sums_of
+from islices.norms.exact import Extent, Part, Sums, backend_of_norms, extent_of, norms_of_sums, sums_of
 from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite
 from islices.norms.norm import (
     Leaf,
@@ -149,7 +149,7 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
     arrays = list(map(parts, held.accepted))
     ranks: Group | ArrayGroup | None = None
     if group is not None:
-        ranks, error = find_group(group, [x for _, x in arrays], error)
+        ranks = find_group(group, [x for _, x in arrays], error)
     if isinstance(ranks, Group):
         if error is None and any(modes.is_traced(B, x) for B, x in arrays):
             error = ValueError(
@@ -221,9 +221,13 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
 
 
 def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
-    ranks = _Joined(held, tell, in_loops)
-    E, exact = exact_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
-    return _as_total(held, E, exact, "float64" if ranks.wide else "float32")
+    ranks = _Joined(held, tell)
+    E = backend_of_norms([*ranks.own, *ranks.shared])
+    with E.scope():
+        extent = ranks.extent(E)
+        sums = partial(ranks.sums, E, extent.top)
+        exact = norms_of_sums(E, extent, sums, held.ord, loops=in_loops or E is modes.HOST)
+    return _as_total(held, E, exact, "float64" if extent.wide else "float32")
 
 
 def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
@@ -231,19 +235,21 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """Implementation of `islices.norms.exact.RankSums`. Each rank sends one sum over the leaves that only it has, and
-    one over the leaves that every rank has."""
+    """The leaves of all ranks. Each rank sends one sum over the leaves that only it has, and one over the leaves that
+    every rank has."""
 
-    def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
-        self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
+    def __init__(self, held: RankLeaves, tell: Tell) -> None:
+        self.held, self.tell = held, tell
         found, own = as_matrices([look_at(leaf) for leaf in (*held.own, *held.shared)], raw=held.raw), len(held.own)
         self.own, self.shared = found[:own], found[own:]
 
     def extent(self, E: Backend) -> Extent:
+        """Return the `Extent` of the leaves of all ranks."""
         held = self.held
 
         def extents() -> Numbers:
-            own, shared = (_extent(E, held, leaves) for leaves in (self.own, self.shared))
+            none = Extent(_constant(E, held, 0.0), 0.0, False)
+            own, shared = (extent_of(E, leaves) if leaves else none for leaves in (self.own, self.shared))
             known = (own.count, shared.count, float(own.wide or shared.wide))
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
@@ -253,13 +259,14 @@ class _Joined:
             top, count = E.maximum(top, own_top), count + own_count
         if E is modes.HOST:  # while tracing the numbers are unknown, so replicated leaves cannot be compared
             _check_same([one[1:4:2] for one in ranks])
-            self.wide = any(one[4][0] for one in ranks)
-        else:
-            self.wide = any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared])
-        return Extent(top, count, self.wide)
+            return Extent(top, count, any(one[4][0] for one in ranks))
+        return Extent(top, count, any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared]))
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return the ranks' sums, in the order of ranks, and for replicated leaves only the sums of rank 0."""
+        """Return `sums_of` for the leaves of all ranks: the ranks' sums, and for replicated leaves those of rank 0.
+
+        `top` has the largest absolute value of each row.
+        """
         zero = _constant(E, self.held, 0.0)
 
         def parts() -> Numbers:
@@ -285,12 +292,6 @@ def _check_same(counts: Sequence[Any]) -> None:
             f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "
             "which every rank holds the same, as all_reduce gives them"
         )
-
-
-def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
-    if not leaves:
-        return Extent(_constant(E, held, 0.0), 0.0, False)
-    return extent_of(E, leaves)
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:

@@ -33,6 +33,7 @@ from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, parts, shape_of
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import Facts, Preflight, together
@@ -105,7 +106,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     except Exception as raised:  # also errors that containers raise, because the other ranks wait for this one
         error = raised
     # sorted by name, because the order of dicts may differ between ranks
-    ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
+    ranks = find_group(group, [leaves[name] for name in sorted(leaves)], error)
     if isinstance(ranks, Group):
         done = _over_group(leaves, ranks, op, strategy, error)
     elif error is not None:
@@ -180,7 +181,7 @@ def _gathered(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
 def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
     """Return the sum over ranks of a dense array."""
     shape = B.shape(x)
-    size = 0 if None in shape else math.prod(shape)  # type: ignore[arg-type]
+    size = size_of(shape) or 0
     cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
     found = costs(group.size, row_bytes=host_dtype(B.dtype(x)).itemsize, most=size, union=size, dense=True)
     with B.scope():

@@ -213,7 +213,7 @@ class ShardedTable:
         [[999.0]]
         """
         B, refused = named_backend(like)
-        found, error = find_processes(group, B, refused)
+        found = find_processes(group, B, refused)
 
         def prepare() -> Preflight[Array]:
             assert B is not None
@@ -225,7 +225,7 @@ class ShardedTable:
                     made = modes.HOST.astype(made, dtype)
             return given_like(B, np.require(made, requirements=["C", "W"]), like), {}, []
 
-        weights, _ = together(found, "ShardedTable.create", prepare, error=error)
+        weights, _ = together(found, "ShardedTable.create", prepare, error=refused)
         return cls(weights, num_rows, found, **options)
 
     # ------------------------------------------------------------------ properties
@@ -495,7 +495,7 @@ def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
             Table(weights)
         except Exception as raised:
             error = raised
-    return find_processes(group, B, error)
+    return find_processes(group, B, error), error
 
 
 # ---------------------------------------------------------------------- of a range of rows

@@ -208,8 +208,8 @@ def save_sharded(
     if isinstance(table, ShardedTable):
         group, error = table.group, None
     else:
-        wrong = TypeError(f"table: got {describe(table)}; accepted is a ShardedTable")
-        group, error = find_processes(None, None, wrong)
+        error = TypeError(f"table: got {describe(table)}; accepted is a ShardedTable")
+        group = find_processes(None, None, error)
 
     def prepare() -> Preflight[tuple[str, dict[str, Any], dict[str, Host]]]:
         arrays, steps, kinds = _arrays(table, state)
@@ -361,7 +361,7 @@ def load_sharded(
     (ShardedTable((2, 1), float64, numpy, rows 0 to 1 on rank 0 of 1), ['accumulator', 'step'])
     """
     B, refused = named_backend(like)
-    found, error = find_processes(group, B, refused)
+    found = find_processes(group, B, refused)
     call = "load_sharded"
 
     def look() -> Preflight[ShardedHeader]:
@@ -381,7 +381,7 @@ def load_sharded(
         return (weights, state), {}, []
 
     try:
-        header, _ = together(found, call, look, error=error)
+        header, _ = together(found, call, look, error=refused)
         (weights, state), _ = together(found, call, read)
     except RankError as failed:
         if found._broken is not None:  # a rank is gone or late; otherwise one rank could not read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,7 +18,7 @@ import numpy as np
 from islices.backend import Array, Backend, Host, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.core import modes
 from islices.core.arguments import check_flag, show, whole_number
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
@@ -172,12 +173,12 @@ class GradOptions(NamedTuple):
     samples: _Samples | None
 
 
+@dataclass
 class _Samples:
     """The options of one function with gradients per sample."""
 
-    def __init__(self, axis: int, unchecked: bool) -> None:
-        self.axis = axis
-        self.unchecked = unchecked  # True until the first eager call has been checked
+    axis: int
+    unchecked: bool  # True until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:
@@ -309,7 +310,7 @@ def _check_loss(B: Backend, loss: Any, *, per_sample: bool) -> None:
     if per_sample:
         if None in shape or len(shape) != 1:
             raise ValueError(f"fn: returned a loss of shape {shape}; accepted per sample is a vector (B,), {VECTOR}")
-    elif None in shape or math.prod(shape) != 1:  # type: ignore[arg-type]
+    elif size_of(shape) != 1:
         raise ValueError(f"fn: returned a loss of shape {shape}; accepted is one number (sum it, or take its mean)")
 
 
@@ -394,14 +395,9 @@ class _Call:
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
-def _is_array(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_array(x)
-
-
 def _is_variable(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes
+    B = find_array_backend(x)
+    return B is not None and B.dtype(x) in B.float_dtypes
 
 
 # ---------------------------------------------------------------------- gradients of tables
@@ -517,7 +513,7 @@ class _Batch:
 
     def __init__(self, call: _Call, axis: int) -> None:
         self.trees = {k: x for k, x in enumerate(call.args) if k not in call.places} | call.kwargs
-        self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if _is_array(x)]
+        self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if find_array_backend(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
         shapes = [get_backend(x).shape(x) for x in self.arrays]
         #: the numbers of samples of the arrays; -1 for a 0-d array
@@ -554,7 +550,7 @@ class _Batch:
 
     def _replaced(self, arrays: Iterator[Array]) -> dict[int | str, Any]:
         return {
-            k: rebuild(tree, (next(arrays) if _is_array(x) else x for x in flatten(tree)))
+            k: rebuild(tree, (next(arrays) if find_array_backend(x) else x for x in flatten(tree)))
             for k, tree in self.trees.items()
         }
 

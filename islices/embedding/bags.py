@@ -220,7 +220,7 @@ def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> t
 def _maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the elementwise maximum of the members that count in each bag, or zeros for a bag without members."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
-    return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
+    return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), 0.0, top)
 
 
 def _segment_max(B: Backend, x: Array, bags: BagMembers) -> Array:
@@ -237,7 +237,7 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
     h, w = B.widen(upstream), bags.weights
     if bags.combiner == "max":
         h = B.take(h, segments)
-        return B.astype(B.where(_first_maximum(B, x, bags), h, B.zeros_like(h)), dtype), None
+        return B.astype(B.where(_first_maximum(B, x, bags), h, 0.0), dtype), None
     divisor = None if bags.combiner == "sum" else _divisor(B, bags, B.dtype(x))
     h = B.take(h if divisor is None else _quotients(B, h, divisor), segments)
     if w is None:

@@ -28,8 +28,6 @@ INVALID = ("raise", "drop")
 
 def check_invalid(invalid: object) -> bool:
     """Return True if `invalid` is "drop", which makes negative ids absent, and False if it is "raise"."""
-    if isinstance(invalid, str) and invalid == "raise":  # in most calls
-        return False
     return check_name(invalid, INVALID, "invalid") == "drop"
 
 

@@ -138,7 +138,12 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
 def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     """Return a `Ragged` for ragged ids of the backend or a pair (values, lengths), or None for anything else."""
     if isinstance(ids, tuple) and len(ids) == 2:
-        return _accept_pair(B, ids[0], ids[1], like)
+        values, lengths = (check_ids(B, x, like) for x in ids)
+        if len(B.shape(values)) != 1:
+            shape = B.shape(values)
+            raise ValueError(f"ids: got values of shape {shape} with lengths; accepted is one dimension (n,)")
+        layout = _bags_of_lengths(B, lengths, values)
+        return Ragged(values, layout, layout.segments, layout.bags, None, lengths)
     parts = B.take_ragged(ids, "ids")
     if parts is None:
         return None
@@ -147,15 +152,6 @@ def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
         segments, samples = (B.astype(x, "int32") for x in (parts.segments, parts.samples))
     layout = BagLayout(segments, parts.bags, B.shape(parts.bags))
     return Ragged(values, layout, samples, parts.batch, parts, None)
-
-
-def _accept_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
-    values = check_ids(B, values, like)
-    lengths = check_ids(B, lengths, like)
-    if len(B.shape(values)) != 1:
-        raise ValueError(f"ids: got values of shape {B.shape(values)} with lengths; accepted is one dimension (n,)")
-    layout = _bags_of_lengths(B, lengths, values)
-    return Ragged(values, layout, layout.segments, layout.bags, None, lengths)
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from islices.backend import Array, Backend, Reader, Source
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_array_backend
 from islices.core.shapes import COMMON_NDIM, same_shape, size_of
 from islices.embedding.bags import COMBINERS, BagMembers, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
@@ -191,8 +191,8 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
     if isinstance(table, Table):
         B, source, own, scale_by_freq = table.backend, table._source, table.padding_idx, table.scale_by_freq
     else:
-        owner = find_backend(table)
-        if owner is None or not owner.is_array(table) or owner.dtype(table) not in owner.float_dtypes:
+        owner = find_array_backend(table)
+        if owner is None or owner.dtype(table) not in owner.float_dtypes:
             raise TypeError(f"table: got {describe(table)}; accepted is a Table or a dense float array")
         if not owner.shape(table):
             raise ValueError("table: got a 0-d array; accepted is shape (rows, *row_shape)")
@@ -231,12 +231,10 @@ def _lookup_rows(request: _Request) -> Array:
     B, source, ids, options, mask, _, present = request
     rows = _read(request)
     with B.scope():
-        passing = [check_mask(B, mask, ids, rows)]
-        if options.padding_idx is not None and not source.watched:  # a watched table drops these slices later
-            passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
-        for keep in passing:
-            if keep is not None:  # where keep is 0, no gradient flows to the row
-                rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
+        padding = None if source.watched else options.padding_idx  # a watched table drops these slices later
+        keep = members(B, ids, check_mask(B, mask, ids, rows), padding, None, in_range=True)
+        if keep is not None:  # where keep is 0, no gradient flows to the row
+            rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
     return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
 
 
@@ -245,7 +243,12 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     B, source, ids, options, mask, _, present = request
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
-    reads_bags = weights is None and combiner != "max" and _reads_bags(request)
+    # bags can be read without their rows
+    reads_bags = weights is None and combiner != "max"
+    if source.recorder is None:  # no gradient may be recorded
+        reads_bags = reads_bags and not B.records_gradient(source.weights)
+    else:  # a masked member gets zeros, and not the bag's gradient
+        reads_bags = reads_bags and mask is None and hasattr(source.recorder, "bags")
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
     keep, weights = flat_ids(B, keep), flat_ids(B, weights)
@@ -263,17 +266,6 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     with B.scope():
         rows = B.reshape(rows, (size_of(B.shape(ids)), *row_shape))
     return shaped(reduce_bags(B, rows, BagMembers(layout.segments, layout.bags, combiner, keep, weights)))
-
-
-def _reads_bags(request: _Request) -> bool:
-    """Return True if bags can be read without their rows: no gradient is recorded, or the recorder supports bags.
-
-    A recorder does not support bags with a mask, since masked members get zeros instead of the bag's gradient.
-    """
-    B, source = request[:2]
-    if source.recorder is not None:
-        return request.mask is None and hasattr(source.recorder, "bags")
-    return not B.records_gradient(source.weights)
 
 
 def members(

@@ -16,7 +16,7 @@ from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.deferred import Deferred
 from islices.core.linear import add, concat, join_arrays
-from islices.core.registry import describe, find_backend, get_backend
+from islices.core.registry import describe, find_array_backend, get_backend
 from islices.core.rows import check_memory
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
@@ -111,11 +111,10 @@ class PerSample:
         """The factors of each product with a tied table."""
         return self._part(3)  # type: ignore[no-any-return]
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
+    def __setattr__(self, name: str, *value: object) -> NoReturn:
         raise AttributeError("PerSample is immutable")
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("PerSample is immutable")
+    __delattr__ = __setattr__
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
@@ -184,13 +183,12 @@ class PerSample:
         IndexedSlices
             For a tied table (`products`), whose gradient covers every row, a dense array (rows, width).
         """
-        return self._whole(self._stored(), _factors(self))
+        return self._whole(self._slices(self.values, self.indices), _factors(self))
 
-    def _stored(self) -> IndexedSlices:
-        """Return the slices of all samples as one `IndexedSlices`."""
-        B = self.backend
-        padded = modes.keeps_slots(B, self.values, self.indices)
-        return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
+    def _slices(self, values: Array, indices: Array) -> IndexedSlices:
+        """Return the slices of some samples as one `IndexedSlices`."""
+        padded = modes.keeps_slots(self.backend, values, indices)
+        return IndexedSlices._trusted(self.backend, values, indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
         """Return slices plus the dense part of the same samples, whose factors are given."""
@@ -221,19 +219,17 @@ class PerSample:
         number = whole_number(b)
         if number is None:
             raise TypeError(f"b: got {describe(b)}; accepted is an int")
-        batch, *shape = self.dense_shape
+        batch, rows, *_ = self.dense_shape
         if not 0 <= number < batch:
             raise IndexError(f"b: got {show(number)}; accepted is 0 <= b < {batch}")
         B = self.backend
         values, indices = modes.run(
-            lambda B, v, i, samples: B.select(v, i, B.equal(samples, number), shape[0]),
+            lambda B, v, i, samples: B.select(v, i, B.equal(samples, number), rows),
             B,
             (self.values, self.indices, self.samples),
         )
-        padded = modes.keeps_slots(B, values, indices)
-        s = IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
         one = [modes.run(lambda B, x: B.take(x, B.asarray(np.full(1, number), x)), B, (x,)) for x in _factors(self)]
-        return self._whole(s, one)
+        return self._whole(self._slices(values, indices), one)
 
     def to_dense(self) -> Array:
         """Return the dense array that the gradients stand for.
@@ -426,7 +422,7 @@ def join(
     made = parts[0]
     if len(parts) > 1:
         check_one_batch(parts)
-        slices = concat([p._stored() for p in parts])
+        slices = concat([p._slices(p.values, p.indices) for p in parts])
         samples = modes.run(join_arrays, B, [p.samples for p in parts])
         made = PerSample._trusted(B, (slices.values, slices.indices, samples, ()), made.dense_shape)
     for one in products:
@@ -523,8 +519,8 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
     owners: list[Backend] = []
     batches: set[Any] = set()
     for x in leaves:
-        B = x.backend if isinstance(x, PerSample) else find_backend(x)
-        if B is None or (not isinstance(x, PerSample) and not B.is_array(x)):
+        B = x.backend if isinstance(x, PerSample) else find_array_backend(x)
+        if B is None:
             raise TypeError(f"tree: got {describe(x)}; accepted are PerSample and dense arrays (B, ...)")
         shape = x.dense_shape if isinstance(x, PerSample) else B.shape(x)
         if not shape:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 
 from islices.backend import Array, Backend, Source
 from islices.core.arguments import check_flag
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_array_backend
 from islices.embedding.lookup_gradients import resolve_padding_idx
 
 
@@ -60,8 +60,8 @@ class Table:
 
     def __init__(self, weights: Array, *, padding_idx: int | None = None, scale_by_freq: bool = False) -> None:
         scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
-        backend = find_backend(weights)
-        if backend is None or isinstance(weights, Table) or not backend.is_array(weights):
+        backend = find_array_backend(weights)
+        if backend is None or isinstance(weights, Table):
             raise TypeError(f"weights: got {describe(weights)}; accepted is a dense float array (rows, *row_shape)")
         if backend.dtype(weights) not in backend.float_dtypes:
             raise TypeError(f"weights: got {describe(weights)}; accepted dtypes are {', '.join(backend.float_dtypes)}")

@@ -34,6 +34,9 @@ Kernel = Callable[..., Any]
 #: the type of a Python int
 INTEGER = types.int64
 
+#: 0 and 1 in the type of positions: numba computes a uint64 plus an int64 in float64
+ZERO, ONE = np.uint64(0), np.uint64(1)
+
 #: the number of bytes that must be free to compile or load a kernel
 ROOM = 1 << 26
 
@@ -98,6 +101,10 @@ def vector(dtype: Any, *, readonly: bool = False) -> Any:
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
     """Return numba's type of a C-ordered array of two axes. If `readonly`, it accepts read-only arrays too."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
+
+
+#: the type of arrays of positions, such as order and starts, that a kernel reads
+PLACES = vector(np.uint64, readonly=True)
 
 
 def tuple_of(kind: Any, count: int) -> Any:

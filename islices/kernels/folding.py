@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, prefetch, vector
+from islices.kernels.compiling import (
+    INTEGER,
+    ONE,
+    PLACES,
+    ZERO,
+    Kernel,
+    compile_kernel,
+    inline,
+    matrix,
+    prefetch,
+    vector,
+)
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
@@ -49,7 +60,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
             row = order[later]
-            for j in range(np.uint64(0), min(np.uint64(values.shape[1]), np.uint64(LINES * line)), np.uint64(line)):
+            for j in range(ZERO, min(np.uint64(values.shape[1]), np.uint64(LINES * line)), np.uint64(line)):
                 prefetch(values, row, j)
 
     fetch = inline(look_ahead)
@@ -61,11 +72,11 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
         p = order[begin]
         for j in range(width):
             out[row, j] = term(values[p, j], factor)
-        k = begin + np.uint64(1)
+        k = begin + ONE
         while k + np.uint64(3) < end:  # four rows at a time: the sum is read and written once for all four
             for t in range(k, k + np.uint64(4)):
                 fetch(values, order, t)
-            p, q = order[k], order[k + np.uint64(1)]
+            p, q = order[k], order[k + ONE]
             r, s = order[k + np.uint64(2)], order[k + np.uint64(3)]
             for j in range(width):
                 some = (out[row, j] + term(values[p, j], factor)) + term(values[q, j], factor)
@@ -76,7 +87,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
             p = order[k]
             for j in range(width):
                 out[row, j] += term(values[p, j], factor)
-            k += np.uint64(1)
+            k += ONE
 
     return inline(add)
 
@@ -84,7 +95,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
 @cache
 def fold_kernel(dtype: str) -> Kernel:
     """Return the kernel that sums rows of values of a dtype."""
-    form, places = FORMATS[dtype], vector(np.uint64, readonly=True)
+    form = FORMATS[dtype]
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.half
 
     def fold(values, order, starts, ids, out, first, last):
@@ -97,13 +108,13 @@ def fold_kernel(dtype: str) -> Kernel:
         for r in range(np.uint64(first), np.uint64(last)):
             row = r if in_order else ids[r]
             if half:
-                add(values, order, starts[r], starts[r + np.uint64(1)], 1, wide, np.uint64(0))
+                add(values, order, starts[r], starts[r + ONE], 1, wide, ZERO)
                 for j in range(np.uint64(values.shape[1])):
                     out[row, j] = store(wide[0, j])
             else:
-                add(values, order, starts[r], starts[r + np.uint64(1)], 1, out, row)
+                add(values, order, starts[r], starts[r + ONE], 1, out, row)
 
-    arguments = (matrix(form.stored, readonly=True), places, places, places, matrix(form.stored), INTEGER, INTEGER)
+    arguments = (matrix(form.stored, readonly=True), PLACES, PLACES, PLACES, matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(fold, arguments)
 
 

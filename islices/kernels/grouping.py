@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
+from islices.kernels.compiling import ONE, PLACES, ZERO, Kernel, compile_kernel, inline, vector
 
 #: the largest number of bits that one pass sorts by; the pass's table of counts fits the first-level cache
 DIGIT = 11
 #: the type of order, starts and other arrays of positions
-PLACES = vector(np.uint64)
+WRITTEN = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
@@ -53,16 +53,16 @@ def _group(indices, order, starts, ids):
         source[i] = (np.uint64(indices[i]) << by) | np.uint64(i)
     if passes > 0:
         _sort(source, target, n, shift, passes, (bits + passes - 1) // passes)
-    mask = (np.uint64(1) << by) - np.uint64(1)
-    count = np.uint64(0)
-    last = ~np.uint64(0)  # differs from every index, since an index has at most 63 bits
+    mask = (ONE << by) - ONE
+    count = ZERO
+    last = ~ZERO  # differs from every index, since an index has at most 63 bits
     for i in range(n):
         x = order[i]
         index = x >> by
         if index != last:
             ids[count] = index
             starts[count] = i
-            count += np.uint64(1)
+            count += ONE
         last = index
         order[i] = x & mask
     starts[count] = n
@@ -81,10 +81,10 @@ def _sort_by_digits(source, target, n, shift, passes, width):
     for i in range(n):
         x = source[i] >> np.uint64(shift)
         for k in range(passes):
-            counts[k, (x >> np.uint64(k * width)) & mask] += np.uint64(1)
+            counts[k, (x >> np.uint64(k * width)) & mask] += ONE
     for k in range(passes):
         places = counts[k]
-        total = np.uint64(0)
+        total = ZERO
         for d in range(size):
             total, places[d] = total + places[d], total
         by = np.uint64(shift + k * width)
@@ -92,7 +92,7 @@ def _sort_by_digits(source, target, n, shift, passes, width):
             x = source[i]
             digit = (x >> by) & mask
             place = places[digit]
-            places[digit] = place + np.uint64(1)
+            places[digit] = place + ONE
             target[place] = x
         source, target = target, source
 
@@ -103,7 +103,7 @@ _sort = inline(_sort_by_digits)
 @cache
 def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_group` compiled for int32 or int64 indices."""
-    return compile_kernel(_group, (vector(dtype, readonly=True), PLACES, PLACES, vector(dtype)))
+    return compile_kernel(_group, (vector(dtype, readonly=True), WRITTEN, WRITTEN, vector(dtype)))
 
 
 def _placed(positions, order, places):
@@ -115,7 +115,7 @@ def _placed(positions, order, places):
 @cache
 def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_placed` compiled for int32 or int64 positions."""
-    return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), PLACES))
+    return compile_kernel(_placed, (vector(dtype, readonly=True), PLACES, WRITTEN))
 
 
 def _runs(segments, starts, named):
@@ -123,12 +123,12 @@ def _runs(segments, starts, named):
 
     The function writes the start of each run of equal values to `starts`, and the length of `segments` after the last.
     """
-    count = np.uint64(0)
+    count = ZERO
     for i in range(np.uint64(len(segments))):
-        if i == np.uint64(0) or segments[i] != segments[i - np.uint64(1)]:
+        if i == ZERO or segments[i] != segments[i - ONE]:
             named[count] = segments[i]
             starts[count] = i
-            count += np.uint64(1)
+            count += ONE
     starts[count] = len(segments)
     return np.int64(count)
 
@@ -136,15 +136,15 @@ def _runs(segments, starts, named):
 @cache
 def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return `_runs` compiled for int32 or int64 segments."""
-    return compile_kernel(_runs, (vector(dtype, readonly=True), PLACES, PLACES))
+    return compile_kernel(_runs, (vector(dtype, readonly=True), WRITTEN, WRITTEN))
 
 
 def _bounds(indices):
     lowest = highest = indices[0]
     ascending = True
-    for i in range(np.uint64(1), np.uint64(len(indices))):
+    for i in range(ONE, np.uint64(len(indices))):
         lowest, highest = min(lowest, indices[i]), max(highest, indices[i])
-        ascending &= indices[i - np.uint64(1)] < indices[i]
+        ascending &= indices[i - ONE] < indices[i]
     return lowest, highest, ascending
 
 

@@ -57,9 +57,7 @@ def _ready(x: Host) -> Host:
 
 def _rows(values: Host) -> tuple[Host, str]:
     """Return values as a matrix for kernels, and the name of their dtype."""
-    flags = values.flags
-    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
-        values = _ready(values)
+    values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
@@ -83,9 +81,7 @@ def _places(ids: Host) -> Host:
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
     """Return (smallest, largest, True if they strictly ascend) for int32 or int64 indices."""
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
+    indices = _ready(indices)
     return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
@@ -122,10 +118,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
             task.work(*task.given, 0, task.rows)
         return
     share = max(SHARED // 4, size // (threads * PARTS))
-    parts = []
-    for task in tasks:
-        for first, last in pairwise(_cuts(task, share)):
-            parts.append((task, first, last))
+    parts = [(task, first, last) for task in tasks for first, last in pairwise(_cuts(task, share))]
     run_parts(lambda task, first, last: task.work(*task.given, first, last), parts)
 
 
@@ -163,9 +156,7 @@ def group(indices: Host) -> Groups | None:
         return known
     if n >= ROUSED:
         rouse()
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
+    indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
     return None if count < 0 else (order, ids[:count], starts[: count + 1])

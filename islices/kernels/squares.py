@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
+from islices.kernels.compiling import INTEGER, PLACES, ZERO, Kernel, compile_kernel, inline, matrix, vector
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
@@ -43,7 +43,7 @@ def _cut(term, upper_unit, lower_unit):
 
 def _power_of_two(exponent):
     """Return 2^exponent as a float64. The exponent must not give a subnormal number."""
-    return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
+    return np.uint64(np.uint64(exponent + 1023) << np.uint64(52)).view(np.float64)
 
 
 cut, power_of_two = inline(_cut), inline(_power_of_two)
@@ -82,8 +82,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
         """Add the terms of x[row, begin:end], at most `BLOCK` of them, to the bin of their power of two."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(mantissa)
-        terms = np.int64(end - begin) * np.int64(3 if drops else 1)
-        if bin - max(least, np.int64(1)) > span:
+        terms = np.int64(end - begin) * (3 if drops else 1)
+        if bin - max(least, 1) > span:
             bins[infinite, 2] += terms
         first = second = np.int64(0)
         if bin == infinite:
@@ -115,10 +115,10 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             # remove the bits of the added constants, for all terms at once: integers wrap around
             first -= terms * np.float64(u).view(np.int64)
             second -= terms * np.float64(v).view(np.int64)
-            bins[bin, 0] += first >> np.int64(32)
-            bins[bin, 1] += first & np.int64(0xFFFFFFFF)
-            bins[bin, 2] += second >> np.int64(32)
-            bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+            bins[bin, 0] += first >> 32
+            bins[bin, 1] += first & 0xFFFFFFFF
+            bins[bin, 2] += second >> 32
+            bins[bin, 3] += second & 0xFFFFFFFF
             if bin == 0 and top != 0:
                 bins[bin, 3] += 1  # the square of a subnormal number may drop all its bits, but is not 0
 
@@ -127,17 +127,17 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
         limbs = parts.reshape(parts.size)
         for j in range(begin, end):
             bits = np.float64(x[row, j]).view(np.int64)
-            exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
+            exponent, m = (bits >> 52) & 0x7FF, bits & 0xFFFFFFFFFFFFF
             if exponent:
-                m |= np.int64(1 << 52)
-            place = max(exponent, np.int64(1)) - np.int64(1075)
+                m |= 1 << 52
+            place = max(exponent, np.int64(1)) - 1075
             if sizes:
-                add_number(m, place - np.int64(LOWEST), limbs)
+                add_number(m, place - LOWEST, limbs)
             else:
-                upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
+                upper, lower, place = m >> 27, m & 0x7FFFFFF, 2 * place - LOWEST
                 add_number(lower * lower, place, limbs)
-                add_number(2 * upper * lower, place + np.int64(27), limbs)
-                add_number(upper * upper, place + np.int64(54), limbs)
+                add_number(2 * upper * lower, place + 27, limbs)
+                add_number(upper * upper, place + 54, limbs)
 
     add_block = inline(add_exactly if exact else add_terms)
 
@@ -149,9 +149,9 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             if half:
                 for j in range(np.uint64(end - k)):
                     widened[0, j] = load(values[0, np.uint64(k) + j])
-                add_block(widened, np.uint64(0), np.uint64(0), np.uint64(end - k), bins)
+                add_block(widened, ZERO, ZERO, np.uint64(end - k), bins)
             else:
-                add_block(values, np.uint64(0), np.uint64(k), np.uint64(end), bins)
+                add_block(values, ZERO, np.uint64(k), np.uint64(end), bins)
 
     arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
     return compile_kernel(dense, arguments)
@@ -167,9 +167,9 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
     def sums_of_rows(values, order, starts, first, last, bins):
         """Sum the slots of each row first <= r < last as `folding` does, and add the terms of the sums to bins."""
-        width = np.int64(values.shape[1])
+        width = values.shape[1]
         # short rows share a block of `some` rows; blocks do not depend on first, a multiple of some
-        some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
+        some = max(1, BLOCK // max(width, 1))
         sums = np.empty((1, width * some), stored)
         rows = sums.reshape((some, width))
         in_order = order[:0]
@@ -178,9 +178,8 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             fold(values, order, starts[begin : begin + count + 1], in_order, rows, 0, count)
             dense(sums, 0, count * width, bins)
 
-    places = vector(np.uint64, readonly=True)
     return compile_kernel(
-        sums_of_rows, (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
+        sums_of_rows, (matrix(stored, readonly=True), PLACES, PLACES, INTEGER, INTEGER, matrix(np.int64))
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
+from islices.kernels.compiling import INTEGER, ONE, Kernel, compile_kernel, inline, matrix, vector
 
 Host = np.ndarray[Any, Any]
 #: the number of bits between 1 and a term's first cut, and between the two cuts
@@ -32,12 +32,12 @@ LOW = 0xFFFFFFFF
 
 def _add_number(x, place, limbs):
     """Add x times 2^place to limbs. Each call adds less than 2^33 to a limb, so 2^30 calls cannot overflow."""
-    k, shift = place >> np.int64(5), place & np.int64(31)
-    low = (x & np.int64(LOW)) << shift
-    high = (x >> np.int64(32)) << shift
-    limbs[k] += low & np.int64(LOW)
-    limbs[k + 1] += (low >> np.int64(32)) + (high & np.int64(LOW))
-    limbs[k + 2] += high >> np.int64(32)
+    k, shift = place >> 5, place & 31
+    low = (x & LOW) << shift
+    high = (x >> 32) << shift
+    limbs[k] += low & LOW
+    limbs[k + 1] += (low >> 32) + (high & LOW)
+    limbs[k + 2] += high >> 32
 
 
 add_number = inline(_add_number)
@@ -48,18 +48,18 @@ def _add_bins(bins, ord, limbs):
 
     `islices.kernels.squares` fills bins with the terms of a norm of order `ord`, 1 or 2.
     """
-    end = np.int64(len(bins)) - np.int64(1)
-    bias = np.int64(len(bins)) // np.int64(2) - np.int64(1)
+    end = len(bins) - 1
+    bias = len(bins) // 2 - 1
     limbs[LIMBS] |= bins[end, 1]
     limbs[LIMBS + 1] |= bins[end, 0]
     limbs[LIMBS + 2] += bins[end, 2]
     for k in range(end):
         if bins[k, 0] | bins[k, 1] | bins[k, 2] | bins[k, 3]:
-            place = ord * (k - bias + np.int64(1)) - np.int64(2 * CUT + LOWEST)
+            place = ord * (k - bias + 1) - (2 * CUT + LOWEST)
             add_number(bins[k, 3], place, limbs)
-            add_number(bins[k, 2], place + np.int64(32), limbs)
-            add_number(bins[k, 1], place + np.int64(CUT), limbs)
-            add_number(bins[k, 0], place + np.int64(32 + CUT), limbs)
+            add_number(bins[k, 2], place + 32, limbs)
+            add_number(bins[k, 1], place + CUT, limbs)
+            add_number(bins[k, 0], place + (32 + CUT), limbs)
 
 
 def _round(limbs, ord):
@@ -69,42 +69,42 @@ def _round(limbs, ord):
     """
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
-    carry, top = np.int64(0), np.int64(-1)
+    carry, top = 0, -1
     for k in range(LIMBS):
         here = limbs[k] + carry
-        limbs[k] = here & np.int64(LOW)
-        carry = here >> np.int64(32)
+        limbs[k] = here & LOW
+        carry = here >> 32
         if limbs[k]:
-            top = np.int64(k)
+            top = k
     if carry < 0:  # the dropped parts of tiny terms may make the sum negative
         return -1.0
     if top < 0:
         return 0.0
-    bits = np.int64(32) * top
-    while limbs[top] >> (bits - np.int64(32) * top):
-        bits += np.int64(1)
-    excess = max(np.int64(0), bits - np.int64(64))
+    bits = 32 * top
+    while limbs[top] >> (bits - 32 * top):
+        bits += 1
+    excess = max(0, bits - 64)
     # keep the 64 highest bits, and set the last one if a lower bit is set: a float64 made of these is rounded once
-    lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
+    lowest, shift = excess >> 5, np.uint64(excess & 31)
     low = np.uint64(limbs[lowest]) << np.uint64(32) | np.uint64(limbs[lowest - 1])
     kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
     # the distance to a midpoint, in units of 2^-96 of the sum's bound; no term drops more than two units
-    below = np.int64((low >> shift) & np.uint64(LOW)) | np.int64(kept & np.uint64(0x7FF)) << np.int64(32)
-    near = abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]
+    below = np.int64((low >> shift) & np.uint64(LOW)) | np.int64(kept & np.uint64(0x7FF)) << 32
+    near = abs(below - (1 << 42)) <= 3 * limbs[LIMBS + 2]
     if limbs[LIMBS + 2] and (near or excess < 40):  # a sum this small has no term of a normal number
         return -1.0
     if shift:
         kept |= np.uint64(limbs[lowest + 2]) << (np.uint64(64) - shift)
-    more = np.uint64(limbs[lowest]) & ((np.uint64(1) << shift) - np.uint64(1))
+    more = np.uint64(limbs[lowest]) & ((ONE << shift) - ONE)
     for k in range(lowest):
         more |= np.uint64(limbs[k])
     if more:
-        kept |= np.uint64(1)
-    number, exponent = np.float64(kept), np.int64(LOWEST) + excess
+        kept |= ONE
+    number, exponent = np.float64(kept), LOWEST + excess
     if ord == 2:  # make the exponent even; half of it is the root's exponent
-        odd = exponent & np.int64(1)
-        number, exponent = np.sqrt(number * np.float64(1 + odd)), (exponent - odd) >> np.int64(1)
-    return math.ldexp(number, exponent)  # type: ignore[arg-type]
+        odd = exponent & 1
+        number, exponent = np.sqrt(number * (1 + odd)), (exponent - odd) >> 1
+    return math.ldexp(number, exponent)
 
 
 def _add_exact(parts, ord, limbs):

@@ -18,6 +18,9 @@ from numba.np.unsafe import ndarray
 from islices.core.row_operators import OPERATORS
 from islices.kernels.compiling import (
     INTEGER,
+    ONE,
+    PLACES,
+    ZERO,
     Kernel,
     called,
     compile_kernel,
@@ -36,7 +39,7 @@ from islices.optim.operators import bind, number_operators
 #: how many rows ahead a row is prefetched, and how many of its cache lines
 AHEAD, LINES = 4, 4
 #: the types of order, starts and ids
-_GROUPS = (vector(np.uint64, readonly=True),) * 3
+_GROUPS = (PLACES,) * 3
 #: converts the numbers of an array to a tuple; a tuple stays in registers
 as_tuple: Any = ndarray.to_fixed_tuple
 #: (the parts of a formula that determine the code, the dtypes) -> the kernel
@@ -56,8 +59,8 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
         width = np.uint64(values.shape[1])
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         for r in range(first, last):
-            row = np.uint64(ids[r])
-            begin = starts[r + 1] - np.uint64(1) if last_only else starts[r]
+            row = ids[r]
+            begin = starts[r + 1] - ONE if last_only else starts[r]
             if half:
                 for j in range(width):
                     wide[0, j] = load(table[row, j])
@@ -184,19 +187,18 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
 
     def mean_of_row(x, width):
         """Return the mean of x[0] and overwrite x. The sum is formed by halves as in `islices.norms.exact.row_sums`."""
-        zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
-        m = width
-        rest = x[zero, zero] - x[zero, zero]
+        m, two = width, np.uint64(2)
+        rest = x[0, 0] - x[0, 0]
         some = False
-        while m > one:
+        while m > ONE:
             half = m // two
-            if m % two == one:
-                rest = rest + x[zero, m - one] if some else x[zero, m - one]
+            if m % two == ONE:
+                rest = rest + x[0, m - ONE] if some else x[0, m - ONE]
                 some = True
             for j in range(half):
-                x[zero, j] = x[zero, j] + x[zero, half + j]
+                x[0, j] = x[0, j] + x[0, half + j]
             m = half
-        total = x[zero, zero] + rest if some else x[zero, zero]
+        total = x[0, 0] + rest if some else x[0, 0]
         return total / wide_type(width)
 
     row_mean = inline(mean_of_row)
@@ -212,41 +214,38 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
         factor = numbers[count] if scaled else wide_type(1)
         sums = np.empty((1, np.int64(width)), wide_type)
         squares = np.empty((1, np.int64(width) if raw or mean_of_rows else 0), wide_type)
-        zero = np.uint64(0)
         for r in range(first, last):
-            row = np.uint64(ids[r])
+            row = ids[r]
             if r + AHEAD < last:
-                later = np.uint64(ids[r + AHEAD])
-                for j in range(zero, min(width, np.uint64(LINES * line)), np.uint64(line)):
+                later = ids[r + AHEAD]
+                for j in range(ZERO, min(width, np.uint64(LINES * line)), np.uint64(line)):
                     prefetch(table, later, j)
                     fetch_states(state, later, j)
             if starts[r] == starts[r + 1]:
-                for j in range(width):
-                    sums[zero, j] = 0.0
+                sums[:] = 0.0
             else:
-                add(values, order, starts[r], starts[r + 1], factor, sums, zero)
+                add(values, order, starts[r], starts[r + 1], factor, sums, ZERO)
             if raw:
-                for j in range(width):
-                    squares[zero, j] = 0.0
+                squares[:] = 0.0
                 for k in range(starts[r], starts[r + 1]):
                     p = order[k]
                     for j in range(width):
                         x = term(values[p, j], factor)
-                        squares[zero, j] += x * x
+                        squares[0, j] += x * x
             for j in range(width):
-                g = followed(sums[zero, j], read(table[row, j]), n)
-                sums[zero, j] = g
+                g = followed(sums[0, j], read(table[row, j]), n)
+                sums[0, j] = g
                 if mean_of_rows:
-                    squares[zero, j] = g * g
+                    squares[0, j] = g * g
             mean = row_mean(squares, width) if mean_of_rows else wide_type(0)
-            held = states(state, row, zero) if per_row else ()
+            held = states(state, row, ZERO) if per_row else ()
             for j in range(width):
-                g = sums[zero, j]
-                q = squares[zero, j] if raw else (mean if mean_of_rows else g * g)
+                g = sums[0, j]
+                q = squares[0, j] if raw else (mean if mean_of_rows else g * g)
                 old = held if per_row else states(state, row, j)
                 new = changed(g, q, read(table[row, j]), old, n)
                 table[row, j] = write(new[0])
-                put(state, row, zero if per_row else j, new)  # a state per row is equal for all elements
+                put(state, row, ZERO if per_row else j, new)  # a state per row is equal for all elements
 
     return compile_kernel(step, (*_types(formula, table, gradient, *_GROUPS), INTEGER, INTEGER))
 
@@ -270,24 +269,23 @@ def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
         rows are updated in one loop, which the compiler can vectorize.
         """
         n = as_tuple(numbers, count)
-        zero, one = np.uint64(0), np.uint64(1)
-        k, end = zero, np.uint64(len(skip))
+        k, end = ZERO, np.uint64(len(skip))
         while k < end:  # find the first row in skip that is not below first
             middle = (k + end) // np.uint64(2)
             if skip[middle] < np.uint64(first):
-                k = middle + one
+                k = middle + ONE
             else:
                 end = middle
         row, beyond = np.uint64(first), np.uint64(last)
         while row < beyond:
             stop = min(skip[k], beyond) if k < np.uint64(len(skip)) else beyond
             for i in range(row * np.uint64(width), stop * np.uint64(width)):
-                v = load(values[zero, i]) if dense else wide_type(0)
-                g = followed(v, read(table[zero, i]), n)
-                new = changed(g, v * v if raw else g * g, read(table[zero, i]), states(state, zero, i), n)
-                table[zero, i] = write(new[0])
-                put(state, zero, i, new)
-            row = stop + one
-            k += one
+                v = load(values[0, i]) if dense else wide_type(0)
+                g = followed(v, read(table[0, i]), n)
+                new = changed(g, v * v if raw else g * g, read(table[0, i]), states(state, ZERO, i), n)
+                table[0, i] = write(new[0])
+                put(state, ZERO, i, new)
+            row = stop + ONE
+            k += ONE
 
     return compile_kernel(rest, (*_types(formula, table, given, _GROUPS[0]), INTEGER, INTEGER, INTEGER))

@@ -33,7 +33,7 @@ from islices.norms.clip_formulas import (
 )
 from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, total_norm
-from islices.norms.unitwise import clip_rows, clip_units, scale_units
+from islices.norms.unitwise import clip_measured, clip_rows, measure_units, scale_units
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ def clip_by_norm(
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
         if axes is not None:
-            return clip_units(leaf, axes, limit, formula, nonfinite)
+            return clip_measured(measure_units(leaf, axes, formula), limit, formula, nonfinite)
         return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
     return map_accepted(one, x)
@@ -194,8 +194,7 @@ def clip_leaves(
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
-        new = leaf and clip(leaf.accepted)
-        clipped.append(restored(new, leaf.accepted, leaf.given) if leaf and leaf.accepted is not leaf.given else new)
+        clipped.append(leaf and restored(clip(leaf.accepted), leaf.accepted, leaf.given))
     return rebuild(tree, iter(clipped))  # type: ignore[no-any-return]
 
 
@@ -224,23 +223,23 @@ def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
         if total.attached is None:
             return scale
         over = formula.decided(E, norm, most, finite, total.dtype)
-    return partial(_attached, scale, total, limit, over, formula.slack)
+
+    def attached(leaf: Any) -> Any:
+        """Return a scaled leaf as a differentiable function of the leaf and the norm."""
+        norm, (B, _) = total.attached, parts(leaf)
+        scaled = scale(derivatives.constant(B, leaf))
+        with B.scope():
+            decided = B.asarray(over, norm) if E is modes.HOST else over
+            most = limit.as_array(B, norm)
+        member = derivatives.of_leaf(leaf, raw=True)
+        values = derivatives.attach_scaled(B, parts(scaled)[1], member, norm, most, decided, slack=formula.slack)
+        return with_known_values(scaled, values) if isinstance(scaled, IndexedSlices) else values
+
+    return attached
 
 
 def _unchanged(leaf: Any) -> Any:
     return leaf
-
-
-def _attached(scale: Callable[[Any], Any], total: Total, limit: Limit, over: Array, slack: float, leaf: Any) -> Any:
-    """Return a scaled leaf as a differentiable function of the leaf and the norm."""
-    attached, (B, _) = total.attached, parts(leaf)
-    scaled = scale(derivatives.constant(B, leaf))
-    with B.scope():
-        over = B.asarray(over, attached) if total.E is modes.HOST else over
-        most = limit.as_array(B, attached)
-    member = derivatives.of_leaf(leaf, raw=True)
-    values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=slack)
-    return with_known_values(scaled, values) if isinstance(scaled, IndexedSlices) else values
 
 
 # ---------------------------------------------------------------------- by a norm that is known

@@ -54,11 +54,10 @@ def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
 
     The factor is NaN if norm is not finite.
     """
-    one = ones(E, norm)
     within = E.less_equal(norm, max_norm)
     # an unused quotient must be finite too, so there norm is divided by 1
-    factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
-    return [("mul", E.where(within, one, factor) + (norm - norm))]
+    factor = E.div(E.minimum(norm, max_norm), E.where(within, 1.0, norm))
+    return [("mul", E.where(within, 1.0, factor) + (norm - norm))]
 
 
 def _torch(E: Backend, norm: Array, max_norm: float) -> Steps:
@@ -91,10 +90,9 @@ def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
 
 
 def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
-    one = ones(E, norm)
     factor = E.div(max_norm, E.maximum(norm, 1e-6))
     # optax tests "norm < max_norm", so that a NaN in either of the two gives NaN
-    within = E.where(E.less_equal(max_norm, norm), factor, one)
+    within = E.where(E.less_equal(max_norm, norm), factor, 1.0)
     return [("mul", E.where(E.less_equal(norm, max_norm), within, factor))]
 
 

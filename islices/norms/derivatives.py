@@ -116,10 +116,8 @@ def _gradient_of_norms(
         upstream = _shared(B, norms, upstream, [B.astype(sums, dtype) for sums, _, _ in rows])
     out: list[Array | None] = []
     for (layout, x, keys), (sums, place, valid) in zip(leaves, rows, strict=True):
-        of_sums = layout._replace(summed=False), keys
         wide = B.astype(sums, dtype)
-        if place is not None:
-            of_sums = Layout(layout.by_row), ()
+        of_sums = layout.by_row, keys if place is None else ()
         own = _spread(B, norms, wide, *of_sums)
         slope = _direction(B, wide, own, ord) * _spread(B, upstream, wide, *of_sums)
         if place is not None:
@@ -135,26 +133,24 @@ def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
-        slope = B.div(x, B.where(none, _ones(B, norm), norm))
-        return B.where(none, B.zeros_like(x), slope)
+        return B.where(none, 0.0, B.div(x, B.where(none, 1.0, norm)))
     sign = _sign(B, x)
     if ord == 1:
         return sign
     size = B.abs(x)
-    return B.where(none, B.zeros_like(x), B.where(B.less_equal(norm, size), sign, B.zeros_like(x)))
+    return B.where(none, 0.0, B.where(B.less_equal(norm, size), sign, 0.0))
 
 
 def _sign(B: Backend, x: Array) -> Array:
-    one, zero = _ones(B, x), B.zeros_like(x)
-    return B.where(B.less_equal(x, 0.0), B.where(B.less_equal(0.0, x), zero, -one), one)
+    return B.where(B.less_equal(x, 0.0), B.where(B.less_equal(0.0, x), B.zeros_like(x), -1.0), 1.0)
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
     """Return the gradient of a maximum norm divided by the number of elements that have the largest absolute value."""
     total = None
     for x in rows:
-        largest = B.less_equal(_spread(B, norm, x, Layout(), ()), B.abs(x))
-        count = _gathered(B, B.where(largest, _ones(B, x), B.zeros_like(x)), Layout(), (), 1)
+        largest = B.less_equal(_spread(B, norm, x), B.abs(x))
+        count = _gathered(B, B.where(largest, B.zeros_like(x) + 1.0, 0.0), 1)
         total = count if total is None else total + count
     assert total is not None
     return B.div(upstream, B.maximum(total, 1.0))
@@ -213,21 +209,20 @@ def _gradient_of_scaled(
     slack: float,
 ) -> tuple[Array | None, ...]:
     dtype = B.dtype(norms)
-    one = _ones(B, norms)
     clipped = B.less_equal(1.0, over)
-    divisor = B.where(clipped, norms + slack if slack else norms, one)
-    factor = B.where(clipped, B.div(limit, divisor), one) + (norms - norms)  # NaN where the norm is not finite
-    factor = B.where(B.less_equal(over, -1.0), B.zeros_like(factor), factor)
+    divisor = B.where(clipped, norms + slack if slack else norms, 1.0)
+    factor = B.where(clipped, B.div(limit, divisor), 1.0) + (norms - norms)  # NaN where the norm is not finite
+    factor = B.where(B.less_equal(over, -1.0), 0.0, factor)
     wide, upstream = B.astype(x, dtype), B.astype(upstream, dtype)
 
     def spread(c: Array) -> Array:
-        return _spread(B, c, wide, layout, keys)
+        return _spread(B, c, wide, layout.by_row, keys)
 
     # the dot product of upstream and x / norm; x is divided first, so that no square of a norm overflows
-    products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), B.zeros_like(wide))
+    products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), 0.0)
     if keys:
         products = _masked(B, B.as_column(B.in_range(keys[0], layout.rows), wide), products)
-    inner = _gathered(B, products, layout, keys, B.shape(norms)[0])
+    inner = _gathered(B, products, B.shape(norms)[0], layout.by_row, keys)
     by_values = B.astype(upstream * spread(factor), B.dtype(x))
     return (-(inner * factor), None, None, by_values, *(None for _ in keys))
 
@@ -255,10 +250,9 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
 
 
 def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:
-    wide, g, everything = B.widen(x), B.widen(upstream), Layout()
-    least, most = (_spread(B, c, wide, everything, ()) for c in (lo, hi))
-    zero = B.zeros_like(g)
-    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, zero), zero)
+    wide, g = B.widen(x), B.widen(upstream)
+    least, most = (_spread(B, c, wide) for c in (lo, hi))
+    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, 0.0), 0.0)
     return B.astype(within, B.dtype(x)), None, None
 
 
@@ -287,23 +281,19 @@ def _distinct(
 
 
 def _masked(B: Backend, valid: Array | None, x: Array) -> Array:
-    return x if valid is None else B.where(valid, x, B.zeros_like(x))
+    return x if valid is None else B.where(valid, x, 0.0)
 
 
-def _ones(B: Backend, x: Array) -> Array:
-    return B.zeros_like(x) + 1.0
-
-
-def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:
+def _spread(B: Backend, c: Array, x: Array, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
     """Return one number per norm, shape (k,), in a shape that broadcasts with the slots of x."""
-    if not layout.by_row:
+    if not by_row:
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
-def _gathered(B: Backend, x: Array, layout: Layout, keys: tuple[Array, ...], count: int | None) -> Array:
+def _gathered(B: Backend, x: Array, count: int | None, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
     """Return the sum of the slots of x that belong to each norm, shape (k,)."""
-    if not layout.by_row:
+    if not by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))
     return B.segment_sum(sums, keys[1], count) if keys else sums

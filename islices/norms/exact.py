@@ -18,9 +18,10 @@ The same code runs on NumPy, on every framework's float64 arrays, and under a tr
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) -> tuple[Backend, Array]:
+def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
     """Return the norm of each row over all leaves together, in float64.
 
     Parameters
@@ -76,8 +77,6 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
         All leaves have the same number k of rows, or of groups of rows. The sequence may be empty.
     ord : float
         1, 2 or inf.
-    ranks : RankSums, optional
-        The ranks that hold further leaves of the same norms.
 
     Returns
     -------
@@ -85,20 +84,16 @@ def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) 
         The norms, a float64 array, and the array's backend: `HostBackend` unless a leaf is traced. A row's norm is
         NaN if the row contains NaN, else infinite if the row contains an infinity.
     """
-    E = next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
+    E = backend_of_norms(leaves)
     if E is modes.HOST:  # convert once: modes.run would convert each result back, which costs more than the arithmetic
         leaves = [Matrix(*on_host(B, x), groups) for B, x, groups in leaves]
     with E.scope():
-        extent = ranks.extent(E) if ranks else extent_of(E, leaves)
-        if ord == float("inf"):
-            return E, extent.top
+        return E, norms_of_sums(E, extent_of(E, leaves), partial(sums_of, E, leaves), ord)
 
-        def sums(fn: Part, units: Sequence[Array], number: int) -> Sums:
-            if ranks:
-                return ranks.sums(E, extent.top, fn, units, number)
-            return sums_of(E, leaves, fn, units, number)
 
-        return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
+def backend_of_norms(leaves: Matrices) -> Backend:
+    """Return the backend of the norms of leaves: the backend that traces, else the host's."""
+    return next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
 
 
 def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
@@ -110,20 +105,6 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
     """Return `exact_norms` of one array: one norm for each entry along axis 0."""
     return exact_norms([Matrix(B, as_rows(B, values, B.shape(values)[0]))], ord)
-
-
-class RankSums(Protocol):
-    """The ranks that together hold the leaves of a norm, with sums over all ranks (see `islices.distributed.norms`)."""
-
-    in_loops: bool  # True if a loop in traced code may call these
-
-    def extent(self, E: Backend) -> Extent:
-        """Return the `Extent` of the leaves of all ranks."""
-        ...
-
-    def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return `sums_of` for the leaves of all ranks; `top` has the largest absolute value of each row."""
-        ...
 
 
 # ---------------------------------------------------------------------- step by step
@@ -145,39 +126,40 @@ Summing = Callable[[Part, Sequence[Array], int], Sums]
 
 def extent_of(E: Backend, leaves: Matrices) -> Extent:
     """Return the `Extent` of one or more leaves."""
-    tops = [_top_of_groups(E, _top(E, B, x), groups) for B, x, groups in leaves]
-    top = tops[0]
-    for other in tops[1:]:
-        top = E.maximum(top, other)
+    tops = []
     count: Any = 4.0
     wide = False
     for B, x, groups in leaves:
+        with B.scope():
+            top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
+        if E is modes.HOST:
+            top = B.to_numpy(top)
+        tops.append(top if groups is None else E.segment_max(top, groups.segments, groups.number, least=0.0))
         terms, split = _terms_of(B, x, groups), B.dtype(x) == "float64"
         count = count + (terms + terms + terms if split else terms)
         wide = wide or split
-    return Extent(top, count, wide)
+    return Extent(reduce(E.maximum, tops), count, wide)
 
 
 def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], number: int) -> Sums:
     """Return the sums that `fn` computes, added over one or more leaves; `number` is the number of sums."""
     parts = [_of_groups(E, *leaf, fn, units, number) for leaf in leaves]
-    total = parts[0]
-    for part in parts[1:]:
-        total = tuple(a + b for a, b in zip(total, part, strict=True))
-    return total
+    return tuple(reduce(operator.add, sums) for sums in zip(*parts, strict=True))
 
 
-def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
+def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool = True) -> Array:
     """Return the norm of each row, from the extent of the leaves and the function `sums` of their sums.
 
     If `loops` is False, a sum close to a midpoint may be rounded to either neighbour.
     """
     top, count, wide = extent
+    if ord == math.inf:
+        return top
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     scale = one
     if wide:  # every leaf is scaled then, since all leaves share one sum
-        scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
-        scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+        scale = E.where(E.less_equal(top, TINY), RESCALE, one)
+        scale = E.where(E.less_equal(HUGE, top), 1.0 / RESCALE, scale)
     largest = E.round_product(top, scale)
     bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
     size = _power_of_two(E, largest)
@@ -218,19 +200,11 @@ def _cuts(E: Backend, count: Any) -> int:
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
     """Return a bound on the number of terms that a leaf adds to one norm: a float, or an array (1,) under a trace."""
     shape = B.shape(x)
-    known = shape[1:2] if group is None else shape[:2]
-    if all(isinstance(n, int) for n in known):
-        return float(math.prod(known))  # type: ignore[arg-type]
+    known = size_of(shape[1:2] if group is None else shape[:2])
+    if known is not None:
+        return float(known)
     zeros = B.zeros_like(B.reshape(x, (1, size_of(shape))))
     return B.row_sum(B.astype(B.less_equal(zeros, 0.0), "float64"))
-
-
-def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
-    if group is None:
-        return top
-    if E is modes.HOST:
-        return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
-    return E.segment_max(top, group.segments, group.number, least=0.0)
 
 
 def _of_groups(
@@ -243,13 +217,6 @@ def _of_groups(
         return (units[0] - units[0],) * number
     own = [E.take(u, group.segments) for u in units]
     return tuple(E.segment_sum(s, group.segments, group.number) for s in _of_rows(E, B, x, fn, own))
-
-
-def _top(E: Backend, B: Backend, x: Array) -> Array:
-    """Return the largest |x| of each row in float64, as an array of E."""
-    with B.scope():
-        top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
-    return B.to_numpy(top) if E is modes.HOST else top
 
 
 def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array]) -> Sums:

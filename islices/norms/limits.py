@@ -15,7 +15,7 @@ from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_name, is_real
 from islices.core.linear import as_float, number_of
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_array_backend
 from islices.core.slices import parts, with_values
 from islices.norms.derivatives import constant
 
@@ -79,9 +79,8 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
     """Return a bound of `clip_by_value` as a `Limit`, or raise TypeError."""
     if is_real(bound):
         return Limit(bound, name=name)
-    B = find_backend(bound)
-    scalar = B is not None and B.is_array(bound) and B.shape(bound) in ((), (1,))
-    if B is None or not scalar or B.dtype(bound) not in (*FLOATS, *INTEGERS):
+    B = find_array_backend(bound)
+    if B is None or B.shape(bound) not in ((), (1,)) or B.dtype(bound) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(bound)}; accepted is {accepted}")
     known = constant(B, bound)  # jax.grad without jit knows the number
     return Limit(None, bound, B, name) if B.is_traced(known) else Limit(number_of(B, known), name=name)
@@ -89,8 +88,6 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     """Return max_norm as a float, or raise TypeError or ValueError."""
-    if type(max_norm) is float and max_norm >= 0:  # nearly always
-        return max_norm
     if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)
@@ -106,8 +103,6 @@ NONFINITE = ("propagate", "raise", "zero")
 
 def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
     """Return nonfinite, or raise ValueError for a name that is not accepted."""
-    if type(nonfinite) is str and nonfinite in accepted:
-        return cast(Nonfinite, nonfinite)
     return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 
 

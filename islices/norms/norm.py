@@ -218,11 +218,8 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
     exact: float | None = compiled.rounded(compiled.limbs(leaves, ord), ord)
     if exact is not None:
         return exact
-    matrices = []
-    for values, order, starts in leaves:
-        sums = values if order is None else compiled.fold(values, order, starts)
-        matrices.append(Matrix(modes.HOST, as_rows(modes.HOST, sums, 1)))
-    return float(exact_norms(matrices, ord)[1][0])
+    sums = (values if order is None else compiled.fold(values, order, starts) for values, order, starts in leaves)
+    return float(exact_norms([Matrix(modes.HOST, as_rows(modes.HOST, x, 1)) for x in sums], ord)[1][0])
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
@@ -232,8 +229,8 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
         return None
 
     def otherwise(leaves: Sequence[Slots]) -> Array:
-        matrices = [Matrix(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
-        return exact_norms(matrices, ord)[1]
+        summed = (x.values if x.indices is None else coalesce_slices(slices_of(B, x)).values for x in leaves)
+        return exact_norms([Matrix(B, as_rows(B, values, 1)) for values in summed], ord)[1]
 
     with B.scope():
         exact = B.traced_norm([_slots(seen, raw) for seen in found], ord, otherwise)
@@ -249,13 +246,6 @@ def _slots(seen: Seen, raw: bool) -> Slots:
         return Slots(without_padding(leaf).values if raw else leaf.values)
     slots = slots_of(leaf)
     return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
-
-
-def _summed(B: Backend, x: Slots) -> Array:
-    """Return the values of slots, with duplicates summed if the slots have indices."""
-    if x.indices is None:
-        return x.values
-    return coalesce_slices(slices_of(B, x)).values
 
 
 def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
@@ -281,8 +271,9 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     if slots is not None:
         positions, factor = views[2] if len(views) > 2 else None, known_factor(leaf.backend, slots)
         values = SlotValues(slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor))
-    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    return IndexedSlices._trusted(modes.HOST, values, views[1], leaf.dense_shape, **flags)
+    return IndexedSlices._trusted(
+        modes.HOST, values, views[1], leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
+    )
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
@@ -431,7 +422,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
         norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
     if not isinstance(leaf, IndexedSlices):
         return norms
-    return IndexedSlices._trusted(B, norms, leaf.indices, shape[:1], coalesced=leaf.coalesced, padded=leaf.padded)
+    return leaf._like(norms, dense_shape=shape[:1])
 
 
 def top_k_rows(x: T, k: int) -> T:

@@ -18,7 +18,7 @@ from islices.core.arguments import show, whole_number
 from islices.core.conversion import coalesce_slices, map_accepted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
-from islices.core.shapes import same_shape
+from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices, parts, shape_of, shape_with_rows, with_values
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
@@ -101,12 +101,12 @@ def clip_by_block_rms(
         shape = shape_of(leaf)
         if None in shape:
             raise ValueError(f"x: got shape {shape}; accepted is a known number of rows, which the mean is over")
-        measured = _measured(limit.lift(leaf), tuple(range(len(shape))), formula)
-        count = math.sqrt(max(math.prod(n for n in shape if n is not None), 1))
+        measured = measure_units(limit.lift(leaf), tuple(range(len(shape))), formula)
+        count = math.sqrt(size_of(shape) or 1)
         E = measured.E
         with E.scope():
             rms = E.div(measured.norms, E.round_product(ones(E, measured.norms), count))
-        return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
+        return clip_measured(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
     return map_accepted(one, x)
 
@@ -178,19 +178,18 @@ def adaptive_grad_clip(
 
     def one(leaf: Any, weights: Array) -> Any:
         along = unit_axes(shape_of(weights)) if axes is None else axes
-        measured = _measured(ratio.lift(leaf), along, formula)
+        measured = measure_units(ratio.lift(leaf), along, formula)
         norms = _parameter_norms(measured, weights)
         E = measured.E
         with E.scope():
             if not formula.wide:
                 norms = E.astype(norms, measured.dtype)
             least_norms = E.maximum(norms, least)
-        return _clipped(measured._replace(share=least_norms), ratio, formula, nonfinite)
+        return clip_measured(measured._replace(share=least_norms), ratio, formula, nonfinite)
 
-    clipped = []
-    for leaf, weights in zip(leaves, tables, strict=True):
-        clipped.append(leaf and restored(one(leaf.accepted, weights), leaf.accepted, leaf.given))
-    return rebuild(x, iter(clipped))  # type: ignore[no-any-return]
+    pairs = zip(leaves, tables, strict=True)
+    clipped = (leaf and restored(one(leaf.accepted, weights), leaf.accepted, leaf.given) for leaf, weights in pairs)
+    return rebuild(x, clipped)  # type: ignore[no-any-return]
 
 
 def unit_axes(shape: Shape) -> tuple[int, ...]:
@@ -260,7 +259,7 @@ class Units(NamedTuple):
         return x if order == tuple(range(len(order))) else B.permute(x, order)
 
 
-def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
+def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
     """Return axes in ascending order, for an array with `rank` dimensions; raise if an axis does not exist.
 
     `axes` is an int or several ints; negative axes count from the end.
@@ -272,12 +271,12 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
     for axis in given:
         number = whole_number(axis)
         if number is None:
-            raise TypeError(f"{argument}: got {show(axes)}; accepted is an int or a list or tuple of ints")
+            raise TypeError(f"axes: got {show(axes)}; accepted is an int or a list or tuple of ints")
         if not -rank <= number < rank:
-            raise ValueError(f"{argument}: got {show(axes)}; accepted are axes from {-rank} to {rank - 1}")
+            raise ValueError(f"axes: got {show(axes)}; accepted are axes from {-rank} to {rank - 1}")
         found.append(number % rank)
     if len(set(found)) < len(found):
-        raise ValueError(f"{argument}: got {show(axes)}; accepted is each axis once")
+        raise ValueError(f"axes: got {show(axes)}; accepted is each axis once")
     return tuple(sorted(found))
 
 
@@ -294,11 +293,6 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 
 # ---------------------------------------------------------------------- norms along axes
-def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """Clip an accepted leaf as `islices.clip_by_norm` does if axes are given."""
-    return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
-
-
 def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     """Clip an accepted leaf as `islices.clip_by_row_norm` does: scale slices by the norm of their row."""
     check_float(*parts(leaf))
@@ -315,7 +309,7 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     E, norms = array_row_norms(B, sums)
     units = Units((*B.shape(values)[:1], *shape[1:]), tuple(range(1, len(shape))))
     measured = Measured(leaf, units, E, norms, norm_dtype([leaf]), keys=keys)
-    return _clipped(measured, limit, ISLICES, nonfinite)
+    return clip_measured(measured, limit, ISLICES, nonfinite)
 
 
 def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
@@ -341,9 +335,10 @@ class Measured(NamedTuple):
     keys: tuple[Array, ...] = ()  # if rows of slices are the units: (indices, the position of each slot's norm)
 
 
-def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
+def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
+    """Return an accepted leaf with the norms along its axes, for a formula."""
     check_float(*parts(leaf))
-    along = check_axes(axes, len(shape_of(leaf)), "axes")
+    along = check_axes(axes, len(shape_of(leaf)))
     if isinstance(leaf, IndexedSlices):
         leaf = without_padding(leaf) if formula.raw else coalesce_slices(leaf)
     B, values = parts(leaf)
@@ -381,7 +376,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
         return B.asarray(norms, values) if own is modes.HOST else norms
 
 
-def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
+def clip_measured(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
     """Return the leaf with each unit clipped to the limit."""
     leaf, E, norms = measured.leaf, measured.E, measured.norms
     B, values = parts(leaf)
@@ -413,11 +408,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
     with E.scope():
-        if measured.share is None:
-            zeros = E.zeros_like(norms)
-            multiple = E.where(E.isfinite(zeros), 1.0, zeros)
-        else:
-            multiple = E.astype(measured.share, "float64")
+        multiple = E.zeros_like(norms) + 1.0 if measured.share is None else E.astype(measured.share, "float64")
         multiple = E.astype(E.round_product(multiple, measured.divisor), dtype)
         whole = E.astype(E.round_product(norms, measured.divisor), dtype)
     with B.scope():
@@ -478,5 +469,5 @@ def _scale_units(
         number = next(numbers) if c is None else c
         out = B.round_product(out, number) if name == "mul" else B.div(out, number)
     if zero:
-        out = B.where(B.less_equal(next(numbers), 0.0), B.zeros_like(out), out)
+        out = B.where(B.less_equal(next(numbers), 0.0), 0.0, out)
     return B.astype(out, B.dtype(values))

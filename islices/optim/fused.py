@@ -20,7 +20,7 @@ from islices.core import modes
 from islices.core.rows import drop_ordered
 from islices.core.scatter import as_given, open_tables
 from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, deferred, known_factor, slots_in, slots_of
+from islices.core.slots import deferred, known_factor, slices_of, slots_in, slots_of
 from islices.kernels.expanding import has_source
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import ClipFormula
@@ -59,7 +59,7 @@ def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
     for _, x in begun:
         if len(x.gradient) > 1:
             indices.append(x.gradient[1])
-    grouped = iter((compiled.group(indices[0]),) if len(indices) == 1 else compiled.group_all(indices))
+    grouped = compiled.group_all(indices)
     tasks: list[Any] = []
     some: list[Host | None] = []  # the rows that each step updates; None means all rows
     for _, x in begun:
@@ -168,13 +168,12 @@ def traced_step(request: Request) -> Stepped | None:
         return None
     if request.frozen is not None:
         s = drop_ordered(s, request.frozen)
-    shape, numbers = s.dense_shape, request.numbers
+    numbers = request.numbers
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        slices = IndexedSlices._trusted(B, SlotValues(slots), slots.indices, shape)
         at = request.at._replace(table=None, weights=tables[0], arrays=state, held=None)
-        rows = Request(request.formula, at, slices, known=numbers).some_rows()
+        rows = Request(request.formula, at, slices_of(B, slots), known=numbers).some_rows()
         return write_pieces(B, tables, rows, donate=True)
 
     names = request.names[1:]

@@ -8,7 +8,6 @@ the core below `islices.optim.optimizer`.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag, is_real, show
-from islices.core.linear import as_float
-from islices.core.registry import describe, find_backend
+from islices.core.linear import as_float, number_of
+from islices.core.registry import describe, find_array_backend
 from islices.core.shapes import size_of
 
 #: The name of a hyperparameter -> the user's value, or the default of the preset.
@@ -44,11 +43,8 @@ BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
 LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
-class Schedule(ABC):
+class Schedule:
     """A schedule made by the library: a function of the step count that checks the numbers which it returns."""
-
-    @abstractmethod
-    def __call__(self, step: Any) -> Any: ...
 
 
 def is_on(x: Any) -> bool:
@@ -87,7 +83,7 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     """Return True if `value` is a number or, unless `fixed`, an array of one number or a function of the step."""
     if is_real(value) or fixed:
         return is_real(value)
-    backend = _array_backend(value)
+    backend = find_array_backend(value)
     return callable(value) if backend is None else _is_one(backend, value)
 
 
@@ -112,11 +108,11 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
     `limits` if they contain the name, else against the common limits.
     """
     function = isinstance(value, (FunctionType, Schedule))
-    if function or (callable(value) and _array_backend(value) is None):  # some frameworks' arrays are callable
+    if function or (callable(value) and find_array_backend(value) is None):  # some frameworks' arrays are callable
         value = cast("Callable[[Any], Any]", value)(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
-    if type(value) is float or is_real(value):
+    if is_real(value):
         return check_range(name, as_float(value), limits)
-    backend = _array_backend(value)
+    backend = find_array_backend(value)
     if backend is None or not _is_one(backend, value):
         accepted = "a number, or a function of the step that returns one"
         raise TypeError(f"{name}: got {describe(value)}; accepted is {accepted}")
@@ -124,15 +120,7 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
         return value
     if modes.is_traced(backend, value):
         raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
-    with backend.scope():
-        number = backend.to_numpy(backend.widen(value)).item()  # NumPy would read bfloat16 as bit patterns
-    return check_range(name, number, limits)
-
-
-def _array_backend(value: Any) -> Backend | None:
-    """Return the backend of an array, or None for any other object."""
-    backend = find_backend(value)
-    return backend if backend is not None and backend.is_array(value) else None
+    return check_range(name, number_of(backend, value), limits)
 
 
 def known_hyper(h: Hyper, count: Array, limits: Limits) -> dict[str, Any]:

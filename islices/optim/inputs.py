@@ -16,7 +16,7 @@ from islices.core import modes
 from islices.core.conversion import accept, without_padding
 from islices.core.deferred import native_look
 from islices.core.linear import wide_dtype
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_array_backend, find_backend
 from islices.core.rows import rows_or_mask
 from islices.core.scatter import accept_table, check_shape
 from islices.core.shapes import size_of
@@ -153,7 +153,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
         if known is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
-        leaf = IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, coalesced=leaf.coalesced, padded=leaf.padded)
+        leaf = leaf._like(leaf.values, dense_shape=shape)
     return leaf, look
 
 
@@ -164,8 +164,8 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
     """
     if isinstance(apply, (bool, np.bool_)):
         return bool(apply)
-    backend = find_backend(apply)
-    if backend is None or not backend.is_array(apply) or backend.dtype(apply) not in ("bool", *INTEGERS):
+    backend = find_array_backend(apply)
+    if backend is None or backend.dtype(apply) not in ("bool", *INTEGERS):
         raise TypeError(f"apply: got {describe(apply)}; accepted is a bool, or a boolean or integer array of one")
     if size_of(backend.shape(apply)) != 1:
         raise ValueError(f"apply: got shape {backend.shape(apply)}; accepted is an array of one")

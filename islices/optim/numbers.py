@@ -20,6 +20,8 @@ from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 LAST_STEP = 2**31 - 1
 #: The number of step counts for which a formula's numbers are cached.
 COUNTS = 8
+#: The name of a number -> the hyperparameter of which it is the complement, 1 - x.
+GAINS = {"gain1": "beta1", "gain2": "beta2", "gain": "dampening", "gain_rho": "rho"}
 #: The number of bits of a step count.
 BITS = 32
 
@@ -50,12 +52,14 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once a number has used the count
-        self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
+        self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return the number with a name."""
         own = getattr(self, name, None)
-        return self.hyper(name) if own is None else own() if callable(own) else own
+        if own is not None:
+            return own() if callable(own) else own
+        return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
         """Return a hyperparameter, rounded as the semantics requires."""
@@ -64,18 +68,6 @@ class Numbers:
     # ------------------------------------------------------------------ numbers of several rules
     def mu(self) -> Any:
         return self.hyper("momentum")
-
-    def gain1(self) -> Any:
-        return self.complement("beta1")
-
-    def gain2(self) -> Any:
-        return self.complement("beta2")
-
-    def gain(self) -> Any:
-        return self.complement("dampening")
-
-    def gain_rho(self) -> Any:
-        return self.complement("rho")
 
     def keep(self) -> Any:
         """Return 1 - lr * weight_decay."""
@@ -86,8 +78,7 @@ class Numbers:
 
     def correction(self, beta: str) -> Any:
         """Return the bias correction 1 - beta^t."""
-        one = 1.0 if self.E is modes.HOST else self.number(1.0)
-        return one - self.power(self.h[beta])
+        return self.number(1.0) - self.power(self.h[beta])
 
     def correction1(self) -> Any:
         return self.correction("beta1")
@@ -122,7 +113,7 @@ class Numbers:
     def complement(self, name: str) -> Any:
         """Return 1 - x for a hyperparameter x."""
         x = self.hyper(name)
-        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
+        return 1.0 - x if is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
         """Return a hyperparameter rounded to float32."""
@@ -186,9 +177,7 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 def power_of(base: float, t: int) -> float:
     """Return base^t as `Numbers.power` computes it, for t >= 1, without multiplying by factors that are 1."""
     size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
-    factors: list[float] = []
-    for k, x in enumerate(_repeated_squares(base)[:size]):
-        factors.append(x if t >> k & 1 else 1.0)
+    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
     while size > 1:
         size //= 2
         factors = list(map(operator.mul, factors[:size], factors[size:]))

@@ -37,53 +37,53 @@ __all__ = [
 ]
 
 
-def _unbound(*args: Any) -> NoReturn:
+def _unbound() -> NoReturn:
     raise TypeError("an operator of a rule was called without operators: array_rule(rule, backend) gives them")
 
 
 def mul(a: Any, b: Any) -> Any:
     """Return the rounded product of a and b. It is never fused with a following addition."""
-    _unbound(a, b)
+    _unbound()
 
 
 def div(a: Any, b: Any) -> Any:
     """Return the correctly rounded quotient a / b."""
-    _unbound(a, b)
+    _unbound()
 
 
 def sqrt(x: Any) -> Any:
     """Return the correctly rounded square root of x."""
-    _unbound(x)
+    _unbound()
 
 
 def where(mask: Any, a: Any, b: Any) -> Any:
     """Return a where `mask` is true, else b."""
-    _unbound(mask, a, b)
+    _unbound()
 
 
 def less_equal(a: Any, b: Any) -> Any:
     """Return a <= b."""
-    _unbound(a, b)
+    _unbound()
 
 
 def minimum(a: Any, b: Any) -> Any:
     """Return the smaller of a and b, or NaN if either is NaN."""
-    _unbound(a, b)
+    _unbound()
 
 
 def maximum(a: Any, b: Any) -> Any:
     """Return the larger of a and b, or NaN if either is NaN."""
-    _unbound(a, b)
+    _unbound()
 
 
 def absolute(x: Any) -> Any:
     """Return the absolute value of x."""
-    _unbound(x)
+    _unbound()
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
     """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `row_steps`)."""
-    _unbound(x, exponent, one)
+    _unbound()
 
 
 def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
@@ -99,7 +99,7 @@ def sign(x: Any, zero: Any, one: Any) -> Any:
 
 def row_mean(x: Any) -> Any:
     """Return the mean over each row, one number per row (SPEC clause 19). Kernels do not support this operator."""
-    _unbound(x)
+    _unbound()
 
 
 def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x) -> Rule:

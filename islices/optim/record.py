@@ -26,7 +26,7 @@ class Preset:
     Attributes
     ----------
     defaults : mapping of str to number or bool
-        The hyperparameters of this semantics; None means that the user must pass a value.
+        The hyperparameters of this semantics; None means that the user must pass a value. Without "lr", "lr" is None.
     formula : callable
         A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
     source : str
@@ -46,6 +46,9 @@ class Preset:
     spelled: Mapping[str, str] = field(default_factory=dict)
     terms: Mapping[str, float] = field(default_factory=dict)
     within: float = 8.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "defaults", {"lr": None, **self.defaults})
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,14 +139,22 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, sums) for slices without frozen rows, or (None, whole arrays) for a dense gradient."""
-        B = self.at.B
-        if isinstance(self.grad, IndexedSlices):
-            s = self.grad if self.frozen is None else drop_ordered(self.grad, self.frozen)
-            ids, gradient = _summed(s, self.formula)
-            return ids, [B.stop_gradient(x) for x in gradient]
-        dense = B.stop_gradient(self.grad)
-        return None, [dense, modes.run(_square, B, (dense,))] if self.formula.raw else [dense]
+        """Return (ids, sums) for slices without frozen rows, or (None, whole arrays) for a dense gradient.
+
+        For a raw formula, the list also contains the sums of squares, or the squares.
+        """
+        B, raw = self.at.B, self.formula.raw
+        if not isinstance(self.grad, IndexedSlices):
+            dense = B.stop_gradient(self.grad)
+            return None, [dense, modes.run(_square, B, (dense,))] if raw else [dense]
+        s = self.grad if self.frozen is None else drop_ordered(self.grad, self.frozen)
+        if raw:
+            loose = modes.is_traced(B, s.values, s.indices) or s.padded
+            ids, *gradient = modes.run(_sum_raw, B, (s.values, s.indices), rows=s.dense_shape[0], loose=loose)
+        else:
+            s = coalesce(s)
+            ids, gradient = s.indices, [s.values]
+        return ids, [B.stop_gradient(x) for x in gradient]
 
     def _changed(self, gradient: Sequence[Array], old: Sequence[Array]) -> list[Array]:
         return list(modes.run(_change, self.at.B, (self.numbers, *gradient, *old), formula=self.formula))
@@ -195,17 +203,6 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
 
 
 # ---------------------------------------------------------------------- the gradient
-def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
-    """Return (ids, [sums over duplicates]). For a raw formula, the list also contains the sums of squares."""
-    B = s.backend
-    if not formula.raw:
-        c = coalesce(s)
-        return c.indices, [c.values]
-    loose = modes.is_traced(B, s.values, s.indices) or s.padded
-    ids, *gradient = modes.run(_sum_raw, B, (s.values, s.indices), rows=s.dense_shape[0], loose=loose)
-    return ids, gradient
-
-
 def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loose: bool) -> tuple[Array, ...]:
     if loose:
         values, indices = B.select(values, indices, B.in_range(indices, rows), rows)

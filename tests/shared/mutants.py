@@ -266,8 +266,8 @@ MUTANTS = [
     Mutant(
         "clip-infinite-norm-gives-zeros",  # narrow
         "islices/norms/clip_formulas.py",
-        '    return [("mul", E.where(within, one, factor) + (norm - norm))]\n',
-        '    return [("mul", E.where(within, one, factor))]\n',
+        '    return [("mul", E.where(within, 1.0, factor) + (norm - norm))]\n',
+        '    return [("mul", E.where(within, 1.0, factor))]\n',
         "numpy",
         "With an infinity in the gradient (no NaN) finite values become zeros in place of NaN: clips with "
         "nonfinite='propagate'.",
@@ -283,8 +283,7 @@ MUTANTS = [
     Mutant(
         "norm-gradient-at-zero",  # medium
         "islices/norms/derivatives.py",
-        "        slope = B.div(x, B.where(none, _ones(B, norm), norm))\n"
-        "        return B.where(none, B.zeros_like(x), slope)\n",
+        "        return B.where(none, 0.0, B.div(x, B.where(none, 1.0, norm)))\n",
         "        return B.div(x, norm)\n",
         "torch",
         "The gradient of the 2-norm at a gradient of zeros is 0 / 0: differentiating norm (or a row's or sample's) of zeros.",

@@ -69,6 +69,7 @@ class Falling(Numbers):
 
 SUMS = (State("accumulator", "initial_accumulator", positive=True),)
 ROW_SUMS = (State("accumulator", "initial_accumulator", per_row=True, positive=True),)
+ROW_STATE = (State("accumulator", per_row=True),)
 
 
 def _islices(h: Hyper) -> Formula:
@@ -97,16 +98,6 @@ def _mxnet(h: Hyper) -> Formula:
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
 
-def _rowwise_mxnet(h: Hyper) -> Formula:
-    state = (State("accumulator", per_row=True),)
-    return Formula(adagrad_rule, Singles, state, "row", options=("inside", "early"))
-
-
-def _rowwise_fbgemm(h: Hyper) -> Formula:
-    """Return FBGEMM's formula. WeightDecayMode.L2 computes ``(1 - f weight_decay) w - f g`` with the row's factor f."""
-    return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
-
-
 # ---------------------------------------------------------------------- the record
 DEFAULTS: Hyper = {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0}
 ADAGRAD = Record(
@@ -114,7 +105,7 @@ ADAGRAD = Record(
     "Adagrad",
     ("lr", "lr_decay", "weight_decay", "initial_accumulator", "eps"),
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "islices": Preset(DEFAULTS, _islices),
         "fbgemm": Preset(
             {"lr": 0.01, "eps": 1e-8},
             lambda h: Formula(
@@ -129,14 +120,14 @@ ADAGRAD = Record(
         ),
         "mxnet": Preset({"lr": 0.01, "eps": 1e-7, "weight_decay": 0.0}, _mxnet, "mx.optimizer.AdaGrad", {"eps": "eps"}),
         "optax": Preset(
-            {"lr": None, "eps": 1e-7, "initial_accumulator": 0.1},
+            {"eps": 1e-7, "initial_accumulator": 0.1},
             lambda h: Formula(
                 optax_adagrad, Numbers, (State("accumulator", "initial_accumulator"),), "element", rows=ALL
             ),
             "optax.adagrad",
         ),
         "tensorflow": Preset(
-            {"lr": None, "initial_accumulator": 0.1},
+            {"initial_accumulator": 0.1},
             lambda h: Formula(tensorflow_adagrad, Singles, (State("accumulator", "initial_accumulator"),), "element"),
             "tf.compat.v1.train.AdagradOptimizer",
         ),
@@ -150,13 +141,21 @@ ROWWISE_ADAGRAD = Record(
     ("lr", "weight_decay", "initial_accumulator", "eps"),
     {
         "islices": Preset(
-            {"lr": None, "eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
+            {"eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
             lambda h: Formula(adagrad_rule, Numbers, ROW_SUMS, "row", decays(h)),
         ),
         "fbgemm": Preset(
-            {"lr": 0.01, "eps": 1e-8, "weight_decay": 0.0}, _rowwise_fbgemm, "EmbOptimType.EXACT_ROWWISE_ADAGRAD"
+            {"lr": 0.01, "eps": 1e-8, "weight_decay": 0.0},
+            # WeightDecayMode.L2 computes (1 - f weight_decay) w - f g with the row's factor f
+            lambda h: Formula(fbgemm_rowwise_adagrad, Numbers, ROW_STATE, "row", decays(h), TOUCHED),
+            "EmbOptimType.EXACT_ROWWISE_ADAGRAD",
         ),
-        "mxnet": Preset({"lr": 0.01, "eps": 1e-5}, _rowwise_mxnet, "mx.optimizer.contrib.GroupAdaGrad", {"eps": "eps"}),
+        "mxnet": Preset(
+            {"lr": 0.01, "eps": 1e-5},
+            lambda h: Formula(adagrad_rule, Singles, ROW_STATE, "row", options=("inside", "early")),
+            "mx.optimizer.contrib.GroupAdaGrad",
+            {"eps": "eps"},
+        ),
     },
     stored={"accumulator": "sum"},
 )

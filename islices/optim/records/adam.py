@@ -20,9 +20,10 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import ALL, Preset, Record, raw
 from islices.optim.rules import gradient_mean, square_mean
 
-BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
+#: Defaults of most semantics for the running means.
+MOMENTS: Hyper = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 #: Defaults of most semantics that have all of these hyperparameters.
-DEFAULTS: Hyper = {**BETAS, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
+DEFAULTS: Hyper = {**MOMENTS, "weight_decay": 0.0, "amsgrad": False}
 
 
 # ---------------------------------------------------------------------- the rule
@@ -194,17 +195,17 @@ ADAM = Record(
     "Adam",
     ARGUMENTS,
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "islices": Preset(DEFAULTS, _islices),
         "keras": Preset({"lr": 1e-3, **DEFAULTS, "eps": 1e-7}, _keras, "keras.optimizers.Adam"),
-        "mxnet": Preset({"lr": 0.001, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, _mxnet, "mx.optimizer.Adam"),
+        "mxnet": Preset({"lr": 0.001, **MOMENTS, "weight_decay": 0.0}, _mxnet, "mx.optimizer.Adam"),
         "optax": Preset(
-            {"lr": None, **BETAS, "eps": 1e-8, "amsgrad": False},
+            {**MOMENTS, "amsgrad": False},
             _optax,
             "optax.adam, optax.amsgrad",
             terms={"v_max": 1.0},
         ),
         "tensorflow": Preset(
-            {"lr": 1e-3, **BETAS, "eps": 1e-8},
+            {"lr": 1e-3, **MOMENTS},
             _tensorflow,
             "tf.contrib.opt.LazyAdamOptimizer, tf.compat.v1.train.AdamOptimizer",
         ),
@@ -220,11 +221,11 @@ ADAMW = Record(
     ARGUMENTS,
     {
         "islices": Preset(
-            {"lr": None, **DEFAULTS, "weight_decay": 1e-2},
+            {**DEFAULTS, "weight_decay": 1e-2},
             lambda h: replace(_islices(h), decay=decays(h, "decoupled")),
         ),
         "keras": Preset({"lr": 1e-3, **DEFAULTS, "eps": 1e-7, "weight_decay": 4e-3}, _keras, "keras.optimizers.AdamW"),
-        "optax": Preset({"lr": None, **BETAS, "eps": 1e-8, "weight_decay": 1e-4}, _adamw_optax, "optax.adamw"),
+        "optax": Preset({**MOMENTS, "weight_decay": 1e-4}, _adamw_optax, "optax.adamw"),
         "torch": Preset(
             {"lr": 1e-3, **DEFAULTS, "weight_decay": 1e-2},
             lambda h: replace(_torch_dense(h), decay=decays(h, "decoupled")),

@@ -11,7 +11,7 @@ from islices.optim.hyperparameters import Hyper, Setting, decays
 from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import ALL, Preset, Record
-from islices.optim.records.adam import BETAS, IslicesAdam, KerasAdam, OptaxAdam, TorchAdam
+from islices.optim.records.adam import MOMENTS, IslicesAdam, KerasAdam, OptaxAdam, TorchAdam
 from islices.optim.rules import gradient_mean
 
 
@@ -42,14 +42,14 @@ STATE = (State("m"), State("u", positive=True))
 
 
 # ---------------------------------------------------------------------- the record
-DEFAULTS: Hyper = {**BETAS, "eps": 1e-8, "weight_decay": 0.0}
+DEFAULTS: Hyper = {**MOMENTS, "weight_decay": 0.0}
 ADAMAX = Record(
     "adamax",
     "Adamax",
     ("lr", "beta1", "beta2", "eps", "weight_decay"),
     {
         "islices": Preset(
-            {"lr": None, **DEFAULTS},
+            DEFAULTS,
             lambda h: Formula(adamax_rule, IslicesAdam, STATE, decay=decays(h)),
         ),
         "keras": Preset(
@@ -58,7 +58,7 @@ ADAMAX = Record(
             "keras.optimizers.Adamax",
         ),
         "optax": Preset(
-            {"lr": None, **BETAS, "eps": 1e-8},
+            MOMENTS,
             lambda h: Formula(adamax_rule, OptaxAdam, STATE, rows=ALL, options=("beta1", "correction1", "inside")),
             "optax.adamax",
         ),

@@ -127,7 +127,7 @@ FTRL = Record(
     "Ftrl",
     ("lr", "l1", "l2", "beta", "lr_power", "initial_accumulator", "l2_shrinkage"),
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "islices": Preset(DEFAULTS, _islices),
         "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS, within=300.0),
         "mxnet": Preset(
             {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0},
@@ -135,7 +135,7 @@ FTRL = Record(
             "mx.optimizer.Ftrl",
             {"l1": "lamda1", "l2": "wd"},
         ),
-        "tensorflow": Preset({"lr": None, **DEFAULTS}, _tensorflow, "tf.compat.v1.train.FtrlOptimizer", STRENGTHS),
+        "tensorflow": Preset(DEFAULTS, _tensorflow, "tf.compat.v1.train.FtrlOptimizer", STRENGTHS),
     },
     fixed=("initial_accumulator", "lr_power"),
     limits={

@@ -34,7 +34,7 @@ LION = Record(
     ("lr", "beta1", "beta2", "weight_decay"),
     {
         "islices": Preset(
-            {"lr": None, **BETAS, "weight_decay": 0.0},
+            {**BETAS, "weight_decay": 0.0},
             lambda h: Formula(lion_rule, Numbers, (State("m"),), decay=decays(h, "decoupled")),
         ),
         "keras": Preset(
@@ -44,7 +44,7 @@ LION = Record(
             within=0.0,
         ),
         "optax": Preset(
-            {"lr": None, **BETAS, "weight_decay": 1e-3},
+            {**BETAS, "weight_decay": 1e-3},
             lambda h: Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "weight_decay")),
             "optax.lion",
             within=0.0,

@@ -181,7 +181,7 @@ class KerasNadam(adam.KerasAdam):
 
 class OptaxNadam(adam.OptaxAdam):
     def head(self):
-        return self.gain1()
+        return self.complement("beta1")
 
     def left(self):
         return self.correction1()
@@ -207,11 +207,6 @@ def _torch(h: Hyper) -> Formula:
     return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
 
 
-def _optax(h: Hyper) -> Formula:
-    """Return optax's formula: Nesterov's Adam without a schedule."""
-    return Formula(keras_nadam, OptaxNadam, STATE, "element", rows=ALL, options=("beta1", "beta2"))
-
-
 # ---------------------------------------------------------------------- the record
 SCHEDULE: Hyper = {"weight_decay": 0.0, "momentum_decay": 4e-3, "decoupled_weight_decay": False}
 NADAM = Record(
@@ -220,16 +215,20 @@ NADAM = Record(
     ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay"),
     {
         "islices": Preset(
-            {"lr": None, **adam.BETAS, "eps": 1e-8, **SCHEDULE},
+            {**adam.MOMENTS, **SCHEDULE},
             lambda h: Formula(islices_nadam, IslicesNadam, STATE, "element", _decay(h), options=("root",)),
         ),
         "keras": Preset(
-            {"lr": 1e-3, **adam.BETAS, "eps": 1e-7, "weight_decay": 0.0},
+            {"lr": 1e-3, **adam.MOMENTS, "eps": 1e-7, "weight_decay": 0.0},
             lambda h: Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h)),
             "keras.optimizers.Nadam",
         ),
-        "optax": Preset({"lr": None, **adam.BETAS, "eps": 1e-8}, _optax, "optax.nadam"),
-        "torch": Preset({"lr": 2e-3, **adam.BETAS, "eps": 1e-8, **SCHEDULE}, _torch, "torch.optim.NAdam"),
+        "optax": Preset(  # Nesterov's Adam without a schedule
+            adam.MOMENTS,
+            lambda h: Formula(keras_nadam, OptaxNadam, STATE, "element", rows=ALL, options=("beta1", "beta2")),
+            "optax.nadam",
+        ),
+        "torch": Preset({"lr": 2e-3, **adam.MOMENTS, **SCHEDULE}, _torch, "torch.optim.NAdam"),
     },
     stored={"m": "exp_avg", "v": "exp_avg_sq"},
     recomputed={"mu_product": _mu_product},

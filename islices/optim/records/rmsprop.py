@@ -116,7 +116,7 @@ RMSPROP = Record(
     "RMSprop",
     ("lr", "rho", "eps", "weight_decay", "momentum", "centered"),
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, lambda h: _plain(h, *["zero"] * h["centered"])),
+        "islices": Preset(DEFAULTS, lambda h: _plain(h, *["zero"] * h["centered"])),
         "keras": Preset(
             {"lr": 1e-3, **DEFAULTS, "eps": 1e-7},
             _keras,
@@ -131,13 +131,13 @@ RMSPROP = Record(
             {"momentum": -1.0},
         ),
         "optax": Preset(
-            {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False},
+            {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False},
             _optax,
             "optax.rmsprop",
             terms={"momentum": -1.0},
         ),
         "tensorflow": Preset(
-            {"lr": None, "rho": 0.9, "eps": 1e-10, "momentum": 0.0, "centered": False},
+            {"rho": 0.9, "eps": 1e-10, "momentum": 0.0, "centered": False},
             _tensorflow,
             "tf.compat.v1.train.RMSPropOptimizer",
             terms={"momentum": 1.0},

@@ -124,7 +124,7 @@ SGD = Record(
     "SGD",
     ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "islices": Preset(DEFAULTS, _islices),
         "fbgemm": Preset({"lr": 0.01}, lambda h: Formula(sgd_rule, Numbers, rows=TOUCHED), "EmbOptimType.EXACT_SGD"),
         "keras": Preset(
             {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
@@ -136,12 +136,12 @@ SGD = Record(
             {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}, _mxnet, "mx.optimizer.SGD", terms={"momentum": -1.0}
         ),
         "optax": Preset(
-            {"lr": None, "momentum": 0.0, "nesterov": False},
+            {"momentum": 0.0, "nesterov": False},
             lambda h: replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), rows=ALL),
             "optax.sgd",
         ),
         "tensorflow": Preset(
-            {"lr": None, "momentum": 0.0, "nesterov": False},
+            {"momentum": 0.0, "nesterov": False},
             _tensorflow,
             "tf.compat.v1.train.GradientDescentOptimizer, tf.compat.v1.train.MomentumOptimizer",
         ),
