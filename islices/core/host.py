@@ -178,6 +178,8 @@ class HostBackend(Backend):
         return _fold(values, order, starts), ids
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        if len(ids) and ids.min() < 0:  # validate=False skipped the check; NumPy would count from the end
+            raise IndexError(f"index {ids.min()} is out of bounds for axis 0 with size {shape[0]}")
         out = zeros(shape, values.dtype)
         out[ids] = values
         return out

@@ -267,14 +267,14 @@ def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
     """Return a dense array of a shape: each row has the sum of its slices, or zeros.
 
-    Raise IndexError for an index beyond the shape. Return None if `loose`, or if the indices cannot be grouped.
+    Return None if `loose`, if the indices cannot be grouped, or if one is out of range.
     """
     groups = None if loose else group(indices)
     if groups is None:
         return None
     order, ids, starts = groups
-    if len(ids) and ids[-1] >= shape[0]:
-        raise IndexError(f"index {ids[-1]} is out of bounds for axis 0 with size {shape[0]}")
+    if len(ids) and not 0 <= ids[0] <= ids[-1] < shape[0]:
+        return None
     rows, name = _rows(values)
     width = rows.shape[1]
     into = zeros((shape[0], width), rows.dtype)

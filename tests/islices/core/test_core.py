@@ -294,6 +294,15 @@ def test_what_slices_say_of_themselves() -> None:
         a.astype("int8")
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("row", [-3, 4])
+def test_unchecked_rows_out_of_range_never_become_another_row(row: int, kernels: bool) -> None:
+    unchecked = IndexedSlices(np.ones((1, 2)), np.array([row]), (4, 2), validate=False)
+    for call in (islices.to_dense, lambda x: islices.add(np.zeros((4, 2)), x)):
+        with islices.config.use_kernels(kernels), pytest.raises(IndexError, match=f"index {row} is out of bounds"):
+            call(unchecked)
+
+
 def test_leaves_of_structures() -> None:
     pair = collections.namedtuple("pair", "g h")(make(), [None, np.ones(2)])
     assert [islices.is_sparse(x) for x in islices.leaves(pair)] == [True, False]
