@@ -54,6 +54,12 @@ def bfloat16_bits(x: Host) -> Host:
     return rounded.reshape(np.shape(x))  # 0-d stays 0-d
 
 
+def _refuse_negative(ids: Host, rows: int) -> None:
+    """Raise IndexError for a negative id, which `validate=False` let pass; NumPy would count from the end."""
+    if len(ids) and ids.min() < 0:
+        raise IndexError(f"index {ids.min()} is out of bounds for axis 0 with size {rows}")
+
+
 class HostBackend(Backend):
     """The primitives on NumPy arrays. A uint16 array of values stands for bfloat16."""
 
@@ -178,13 +184,13 @@ class HostBackend(Backend):
         return _fold(values, order, starts), ids
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        if len(ids) and ids.min() < 0:  # validate=False skipped the check; NumPy would count from the end
-            raise IndexError(f"index {ids.min()} is out of bounds for axis 0 with size {shape[0]}")
+        _refuse_negative(ids, shape[0])
         out = zeros(shape, values.dtype)
         out[ids] = values
         return out
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        _refuse_negative(ids, len(dense))
         out = empty(dense.shape, dense.dtype)
         out[...] = dense
         if dense.dtype == np.uint16:

@@ -99,7 +99,8 @@ def _check_state(
     if "master" in state and wide != dtype:
         shapes["master"] = B.shape(weights)  # type: ignore[assignment]
     if set(state) != set(shapes):
-        raise ValueError(f"state: got {', '.join(map(repr, state))}; {owner!r} has {', '.join(map(repr, shapes))}")
+        came = ", ".join(map(repr, state)) or "an empty dict"
+        raise ValueError(f"state: got {came}; {owner!r} has {', '.join(map(repr, shapes))}")
     in_place, arrays = B.in_place(weights), {}
     for name, shape in shapes.items():
         x, wanted = state[name], "int32" if name == "step" else wide
