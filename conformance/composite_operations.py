@@ -15,7 +15,7 @@ import islices
 from islices import norms
 from islices.backend import Backend
 from islices.core.row_operators import OPERATORS
-from islices.norms.limits import Nonfinite
+from islices.norms.nonfinite import Nonfinite
 
 
 class UnsupportedError(Exception):

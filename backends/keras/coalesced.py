@@ -18,7 +18,7 @@ from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm
-from islices.norms.limits import Nonfinite, check_nonfinite
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
 #: Keras's argument for a clip -> the clip's formulas by semantics.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}

@@ -21,7 +21,8 @@ from islices.core.arguments import check_flag, is_real, show
 from islices.core.registry import describe, get_backend
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm
-from islices.norms.limits import Nonfinite, check_max_norm, check_nonfinite
+from islices.norms.limits import check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
 __all__ = ["Trainer", "clip_global_norm"]
 

@@ -25,6 +25,7 @@ from islices.core.slots import SlotValues
 from islices.embedding import autodiff
 from islices.embedding import capture as models
 from islices.embedding import lookup as lookups
+from islices.embedding.bags import LINEAR
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
@@ -205,7 +206,8 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
     # then the gradient of the rows needs more than the upstream gradient
-    needs_more = options.get("combiner") == "max" or any(options.get(name) is not None for name in ("mask", "weights"))
+    needs_more = options.get("combiner") not in (None, *LINEAR)
+    needs_more = needs_more or any(options.get(name) is not None for name in ("mask", "weights"))
     if recorded and needs_more:
         _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
     out = _called(_nodes["lookup"], source, ids, **options)

@@ -32,7 +32,8 @@ from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.exact import Extent, Part, Sums, backend_of_norms, extent_of, norms_of_sums, sums_of
-from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite
+from islices.norms.limits import Limit, check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 from islices.norms.norm import (
     Leaf,
     Total,

@@ -24,6 +24,8 @@ from islices.norms.exact import row_sums
 #: the reduction of the rows of a bag to one row
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
+#: combiners whose result is linear in the rows: they accept weights, and their gradient needs only upstream
+LINEAR = ("sum", "mean", "sqrtn")
 
 
 class BagMembers(NamedTuple):
@@ -79,7 +81,7 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMemb
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
     """Return bags of a table's rows at ids (n,), with the bits of `reduce_bags`, without gathering the rows first.
 
-    The combiner must be "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
+    The combiner must be in `LINEAR`, without weights. Traced ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
     # a mean must be rounded once, but a 16-bit sum would be rounded before the division too

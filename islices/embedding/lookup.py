@@ -15,7 +15,7 @@ from islices.core import modes
 from islices.core.arguments import show
 from islices.core.registry import describe, find_array_backend
 from islices.core.shapes import COMMON_NDIM, same_shape, size_of
-from islices.embedding.bags import COMBINERS, BagMembers, Combiner, read_bags, reduce_bags
+from islices.embedding.bags import COMBINERS, LINEAR, BagMembers, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
 from islices.embedding.layouts import (
     BagLayout,
@@ -147,8 +147,9 @@ def lookup(
                 raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_NAMES}")
     elif not isinstance(combiner, str) or combiner not in COMBINERS:
         raise ValueError(f"combiner: got {show(combiner)}; accepted are {_NAMES}, or None for the rows themselves")
-    elif weights is not None and combiner == "max":
-        raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
+    elif weights is not None and combiner not in LINEAR:
+        accepted = ", ".join(map(repr, LINEAR))
+        raise ValueError(f"weights: got some with combiner={combiner!r}, which has none; accepted with {accepted}")
     elif ragged is not None:
         layout, inner = ragged.layout, B.shape(ids)[1:]
         if inner:
@@ -244,7 +245,7 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
     # bags can be read without their rows
-    reads_bags = weights is None and combiner != "max"
+    reads_bags = weights is None and combiner in LINEAR
     if source.recorder is None:  # no gradient may be recorded
         reads_bags = reads_bags and not B.records_gradient(source.weights)
     else:  # a masked member gets zeros, and not the bag's gradient

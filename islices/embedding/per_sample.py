@@ -27,7 +27,8 @@ from islices.embedding.products import Product, check_product, dense_sum, dense_
 from islices.norms import derivatives
 from islices.norms.clip_formulas import ISLICES, Steps
 from islices.norms.exact import Groups, Matrix, as_rows, exact_norms
-from islices.norms.limits import Limit, Nonfinite, check_nonfinite, limit_of, refuse_nonfinite
+from islices.norms.limits import Limit, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite, finite_norms, refuse_nonfinite
 from islices.norms.norm import check_float, check_one_framework, rounded_norms
 from islices.norms.unitwise import scale_units
 
@@ -508,7 +509,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
         steps = ISLICES.steps(E, norms, limit.of(E, "float64"))
-        finite = E.isfinite(norms) if nonfinite == "zero" else None
+        finite = finite_norms(E, norms, nonfinite)
     out = (None if x is None else _scaled(x, E, steps, finite) for x in leaves)
     return rebuild(tree, out), given
 

@@ -12,7 +12,8 @@ from islices.core.scatter import distinct_rows, write_rows
 from islices.embedding.ids import check_ids, check_range, flat_ids
 from islices.embedding.lookup import lookup_source
 from islices.norms.clip import clip_by_row_norm
-from islices.norms.limits import Nonfinite, check_max_norm, check_nonfinite
+from islices.norms.limits import check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
 T = TypeVar("T")
 

@@ -31,7 +31,8 @@ from islices.norms.clip_formulas import (
     Steps,
     lookup_formula,
 )
-from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
+from islices.norms.limits import Limit, bound_of, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite, finite_norms, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, total_norm
 from islices.norms.unitwise import clip_measured, clip_rows, measure_units, scale_units
 
@@ -217,7 +218,7 @@ def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
     with E.scope():
         norm = exact if formula.wide else E.astype(exact, total.dtype)
         most = limit.of(E, E.dtype(norm))
-        finite = E.isfinite(exact) if nonfinite == "zero" else None
+        finite = finite_norms(E, exact, nonfinite)
         if E is not modes.HOST:
             scale = partial(_scale_traced, E=E, steps=formula.steps(E, norm, most), finite=finite)
         if total.attached is None:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
-from islices.norms.limits import Nonfinite, check_nonfinite, limit_of
+from islices.norms.limits import limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 from islices.norms.norm import accept_leaves, check_order, of_one_framework, total_norm
 
 T = TypeVar("T")

@@ -1,19 +1,18 @@
 """Limits of clips: a number, or a 0-d array of the framework, which may be traced. No gradient flows to a limit.
 
-A limit with a known value is checked; a traced limit is not, since traced code cannot raise. `Nonfinite` chooses the
-effect of a NaN or infinite norm. SPEC clause 10. May import: `numpy`, the core below `islices.norms.clip`.
+A limit with a known value is checked; a traced limit is not, since traced code cannot raise. SPEC
+clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
-from islices.core.arguments import check_name, is_real
+from islices.core.arguments import is_real
 from islices.core.linear import as_float, number_of
 from islices.core.registry import describe, find_array_backend
 from islices.core.slices import parts, with_values
@@ -94,24 +93,3 @@ def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     if not limit >= 0:
         raise ValueError(f"{name}: got {limit}; accepted is a number >= 0 (inf changes nothing)")
     return limit
-
-
-#: the effect of a NaN or infinite norm
-Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
-NONFINITE = ("propagate", "raise", "zero")
-
-
-def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
-    """Return nonfinite, or raise ValueError for a name that is not accepted."""
-    return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
-
-
-def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
-    """Raise FloatingPointError for a norm that is not finite if nonfinite is "raise"."""
-    if nonfinite != "raise":
-        return
-    if E is not modes.HOST:
-        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'zero'")
-    if not np.isfinite(norms).all():
-        bad = float(norms[~np.isfinite(norms)][0])
-        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'zero' too")

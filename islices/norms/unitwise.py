@@ -35,7 +35,8 @@ from islices.norms.clip_formulas import (
 )
 from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import Matrix, array_row_norms, exact_norms, on_host
-from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
+from islices.norms.limits import Limit, check_max_norm, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite, finite_norms, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
     accept_leaves,
@@ -390,7 +391,7 @@ def clip_measured(measured: Measured, limit: Limit, formula: ClipFormula, nonfin
         if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
             return leaf
         steps = formula.steps(E, known, most)
-        finite = E.isfinite(norms) if nonfinite == "zero" else None
+        finite = finite_norms(E, norms, nonfinite)
     sizes = measured.units.sizes
     clipped = scale_units(B, derivatives.constant(B, values), E, steps, finite, sizes, measured.keys[1:])
     if derivatives.requests(B, values):

@@ -28,7 +28,8 @@ from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms import global_norms, unitwise
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
-from islices.norms.limits import Nonfinite, check_nonfinite, limit_of
+from islices.norms.limits import limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS

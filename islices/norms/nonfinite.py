@@ -1,0 +1,42 @@
+"""Decide the effect of a NaN or infinite norm: the option `nonfinite` of clips. SPEC clause 10.
+
+For a known norm `islices.norms.clip` applies the decision. Functions that scale by arrays apply it to the mask of
+`finite_norms`. May import: `numpy`, the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, cast
+
+import numpy as np
+
+from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.arguments import check_name
+
+#: the effect of a NaN or infinite norm
+Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
+NONFINITE = ("propagate", "raise", "zero")
+
+
+def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
+    """Return nonfinite, or raise ValueError for a name that is not accepted."""
+    return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
+
+
+def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+    """Raise FloatingPointError if `nonfinite` is "raise" and a norm is NaN or infinite; under a trace, raise ValueError
+    for "raise"."""
+    if nonfinite != "raise":
+        return
+    if E is not modes.HOST:
+        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'zero'")
+    if not np.isfinite(norms).all():
+        bad = float(norms[~np.isfinite(norms)][0])
+        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'zero' too")
+
+
+def finite_norms(E: Backend, norms: Array, nonfinite: str) -> Array | None:
+    """Return the mask of the norms whose values are not replaced by zeros, or None if no value is."""
+    return E.isfinite(norms) if nonfinite == "zero" else None
