@@ -50,10 +50,12 @@ class NumpyBackend(HostBackend):
 
     # ------------------------------------------------------------------ the host stores bfloat16 as uint16
     def astype(self, x: Array, dtype: str) -> Array:
-        return self.from_host(super().astype(self.to_numpy(x), dtype), x)
+        out = super().astype(self.to_numpy(x), dtype)
+        return self.from_host(out, x) if dtype == "bfloat16" else out
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        return self.from_host(super().zeros(shape, dtype, like), like)
+        out = super().zeros(shape, dtype, like)
+        return self.from_host(out, like) if dtype == "bfloat16" else out
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
         look = Look([], [], [False] * len(arrays), views := [])
