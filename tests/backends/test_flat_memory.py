@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from suite_runs import run_code
 
 import islices
 
@@ -52,11 +52,7 @@ print(json.dumps(found))
 def test_steps_leave_nothing_behind(backend: str) -> None:
     if backend not in islices.list_backends():
         pytest.skip(f"{backend} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, backend, str(STEPS)], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(run_code(RUN, backend, STEPS, timeout=600).splitlines()[-1])
     assert "islices" in found
     for variant, (_, second, third, fourth) in found.items():  # the first steps compile and fill the allocators' pools
         assert min(third - second, fourth - third) <= LEFT * STEPS, (variant, second, third, fourth)

@@ -3,7 +3,6 @@ mistakes. For an invalid command, islices prints one line and exits with 3."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suite_runs import read_lines
 
 from islices.cli import main
 from islices.conformance.adapters.bounds import EPS
@@ -101,8 +101,7 @@ def conform(tmp_path: Path, *options: str, capsys: Any) -> tuple[int, list[dict[
     report = tmp_path / "run.jsonl"
     status = main(["conform", *options, "--json", str(report)])
     reported = capsys.readouterr()
-    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
-    return status, lines, " ".join((reported.out + reported.err).split())  # the terminal breaks long lines
+    return status, read_lines(report), " ".join((reported.out + reported.err).split())  # the terminal breaks long lines
 
 
 def counts(lines: list[dict[str, Any]]) -> Counter[str]:
@@ -143,20 +142,12 @@ def test_the_cpp_adapter_passes(
     assert got.keys() - {"unsupported"} <= grades, got
 
 
-BAD = {
-    "/no/such/program": "cannot start /no/such/program: No such file",
-    f'"{sys.executable}" -c "import sys; sys.exit(3)"': "ended with exit code 3 before its handshake",
-    f'"{sys.executable}" -c "print(1)"': "it printed 1 other line, the first '1'",
-}
-
-
 @pytest.mark.outside
-@pytest.mark.parametrize("line", BAD)
-def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
-    status, lines, reported = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
+def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines, reported = conform(tmp_path, "--command", "/no/such/program", "-k", "coalesce", capsys=capsys)
     assert status == 3
     assert counts(lines) == Counter()
-    assert BAD[line] in reported
+    assert "cannot start /no/such/program: No such file" in reported
     assert "Traceback" not in reported
 
 

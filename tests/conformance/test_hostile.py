@@ -3,15 +3,14 @@ promise."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from suite_runs import python, write_distribution
 
 import islices
 from islices.conformance.properties.hostile import attack, judge
@@ -21,9 +20,8 @@ from islices.conformance.properties.hostile_input import WatchedArray
 BACKENDS = islices.list_backends()
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "islices.conformance.properties", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+def run(*arguments: str, path: Path | str = "") -> subprocess.CompletedProcess[str]:
+    return python("-m", "islices.conformance.properties", *arguments, path=path)
 
 
 @pytest.mark.parametrize("name", [x if x == "numpy" else pytest.param(x, marks=pytest.mark.soak) for x in BACKENDS])
@@ -138,12 +136,8 @@ backend = Deadly()
 @pytest.mark.outside
 def test_a_process_that_dies_is_reported_with_its_call(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(PLUGIN, "utf-8")
-    info = tmp_path / "deadly-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deadly\nVersion: 1\n", "utf-8")
-    (info / "entry_points.txt").write_text("[islices.backends]\ndeadly = deadly:backend\n", "utf-8")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = run("hostile", "-b", "deadly", "--examples", "100", PYTHONPATH=path)
+    write_distribution(tmp_path, "deadly", "islices.backends", deadly="deadly:backend")
+    result = run("hostile", "-b", "deadly", "--examples", "100", path=tmp_path)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "hostile: the process ended (exit -6) at " in result.stdout
     assert " on deadly, host" in result.stdout

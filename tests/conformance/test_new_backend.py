@@ -11,8 +11,6 @@ import inspect
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -47,8 +45,7 @@ def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
         if path.endswith(".toml"):
             tomllib.loads(text)
     for check in (["check"], ["format", "--check"]):
-        command = [sys.executable, "-m", "ruff", *check, "--isolated", "--line-length", "120", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = python("-m", "ruff", *check, "--isolated", "--line-length", "120", tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["entry-points"] == {"islices.backends": {"my_fw.core": "islices_my_fw:backend"}}

@@ -87,7 +87,7 @@ def test_a_wheels_packed_vectors_are_the_same_cases() -> None:
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(SCHEMA.read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)

@@ -15,6 +15,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import pytest
+from suite_runs import python
 
 from islices.conformance.progress import board
 
@@ -87,7 +88,7 @@ def test_a_terminal_never_stands_still() -> None:
 
 @pytest.mark.outside
 def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
-    done = subprocess.run([sys.executable, *CONFORM, "--json", "-"], capture_output=True, text=True, timeout=300)
+    done = python(*CONFORM, "--json", "-")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = Counter(line["type"] for line in lines)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from suite_runs import python
 
 import islices
 from islices.conformance.properties import compare
@@ -51,7 +50,7 @@ def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
     path = folder / "pasted.py"
     for fault, message in ((LAST_WINS, f"AssertionError: {counterexample.problem}"), ("", "")):
         path.write_text(fault + str(counterexample), "utf-8")
-        result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+        result = python(path)
         assert (result.returncode == 1) == bool(message), result.stderr
         assert message in result.stderr
 

@@ -3,15 +3,11 @@ process."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from suite_runs import python, read_lines
 
-import islices
 from islices.cli import main
 from islices.conformance.data import entries, quick_ids
 from islices.conformance.report.runs import MODES
@@ -85,8 +81,7 @@ def test_what_matches_nothing_is_answered_with_the_nearest_before_anything_is_im
         "print([name for name in ('torch', 'tensorflow', 'jax', 'mxnet', 'numba') if name in sys.modules])\n"
         "sys.exit(code)"
     )
-    command = [sys.executable, "-X", "importtime", "-c", code, "conform", "-k", "norm2/rank1"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = python("-X", "importtime", "-c", code, "conform", "-k", "norm2/rank1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "[]\n")
     statement = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert statement == [
@@ -107,14 +102,10 @@ VARIANTS["read-only"] = VARIANTS["read-only"]._replace(arrange=lambda *given: os
 def test_a_crash_in_one_variant_leaves_those_before_it_whole(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(CRASHES)
     report = tmp_path / "report.jsonl"
-    command = [
-        sys.executable, "-m", "islices", "conform", "-b", "numpy", "--variant", "standard", "--variant", "read-only",
-        "-k", "algebra/scale", "--json", str(report),
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(islices.__path__[0]).resolve().parent}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    command = ("conform", "-b", "numpy", "--variant", "standard", "--variant", "read-only", "-k", "algebra/scale")
+    done = python("-m", "islices", *command, "--json", report, path=tmp_path, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+    lines = read_lines(report)
     kinds = [(line["type"], line.get("variant")) for line in lines if line["type"] in ("header", "footer", "error")]
     assert kinds == [("header", ""), ("footer", None), ("header", "read-only"), ("error", None)]
     assert "the process ended in algebra/scale" in next(line["reason"] for line in lines if line["type"] == "error")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_runs import read_lines
 
 import islices
 from islices.cli import main
@@ -24,7 +24,7 @@ def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
     """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     assert main(["conform", "--json", str(target), *options]) == 0
-    return [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+    return read_lines(target)
 
 
 # ---------------------------------------------------------------------- variants that run
@@ -96,13 +96,9 @@ def test_python_runs_this_very_islices_on_another_environments_frameworks(tmp_pa
     lines = conform(tmp_path, *options)
     ours, theirs = (line for line in lines if line["type"] == "header")
     assert (ours["vectors"], ours["islices"]) == (theirs["vectors"], theirs["islices"])
-    runs = [[line["id"] for line in part if line["type"] == "case"] for part in halves(lines)]
-    assert runs[0] == runs[1] != []
-
-
-def halves(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     cut = max(k for k, line in enumerate(lines) if line["type"] == "header")
-    return [lines[:cut], lines[cut:]]
+    runs = [[line["id"] for line in part if line["type"] == "case"] for part in (lines[:cut], lines[cut:])]
+    assert runs[0] == runs[1] != []
 
 
 @pytest.mark.parametrize(

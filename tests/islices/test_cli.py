@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from suite_runs import python, write_distribution
 
 import islices
 from islices.cli import main
-
-
-def islices_command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **environment}
-    if path is not None:
-        env["PYTHONPATH"] = str(path)
-    command = [sys.executable, "-m", "islices", *arguments]
-    return subprocess.run(command, text=True, capture_output=True, env=env, check=False, timeout=500)
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,25 +57,14 @@ def test_every_encoding_of_the_output_takes_what_commands_print(encoding: str) -
     [
         (["conform", "-b", "abacus"], "'abacus'"),
         (["explode"], "explode"),
-        (["conform", "-b", "numpy", "-k", "no_such_case"], "no case matches"),
         (["conform", "-b", "numpy", "-k", "algebra/scale/dense", "--json", "/no/such/folder/x"], "cannot write"),
     ],
 )
 def test_usage_errors(arguments: list[str], words: str) -> None:
-    done = islices_command(*arguments)
+    done = python("-m", "islices", *arguments)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_json_lines() -> None:
-    done = islices_command(
-        "conform", "-b", "numpy", "--variant", "standard", "-k", "algebra/scale/dense", "--json", "-"
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]  # stdout contains nothing else
-    assert [line["id"] for line in lines if line["type"] == "case"] == ["algebra/scale/dense"], done.stderr
-    assert lines[-1]["counts"] == {"pass": 1}
-    assert "0 fail" in done.stderr
 
 
 PLUGIN = """
@@ -91,34 +72,13 @@ import os
 import numpy
 from islices.core.host import HostBackend
 
-class {name}(HostBackend):
-    name = module = "{module}"
+class Broken(HostBackend):
+    name = module = "crashes"
     host_only = False
-    def is_array(self, x): return False
     def host_view(self, x): return None
-{body}
-"""
-BODIES = {
-    "crashes": "    def concat(self, arrays):\n        os._exit(7)\n",
-}
+    def concat(self, arrays): os._exit(7)
 
-
-@pytest.fixture
-def plugins(tmp_path: Path) -> Path:
-    """Install broken backends as plug-ins are installed: a module, and metadata with an entry point."""
-    for module, body in BODIES.items():
-        # a separate array type, so that the registry finds this backend for the array
-        text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
-        (tmp_path / f"{module}.py").write_text(text)
-        info = tmp_path / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[islices.backends]\n{module} = {module}:Broken\n")
-    return tmp_path
-
-
-ARRAY_TYPE = """
-class Own(numpy.ndarray):
+class Own(numpy.ndarray):  # a separate array type, so that the registry finds this backend for the array
     pass
 
 def _own(x):
@@ -132,9 +92,11 @@ Broken.to_numpy = lambda self, x: numpy.asarray(x)
 
 
 @pytest.mark.outside
-def test_a_crash_is_a_harness_error(plugins: Path) -> None:
+def test_a_crash_is_a_harness_error(tmp_path: Path) -> None:
+    (tmp_path / "crashes.py").write_text(PLUGIN)
+    write_distribution(tmp_path, "crashes", "islices.backends", crashes="crashes:Broken")
     some = ("-b", "numpy", "--variant", "standard", "-k", "coalesce or algebra")
-    done = islices_command("conform", "-b", "crashes", *some, path=plugins)
+    done = python("-m", "islices", "conform", "-b", "crashes", *some, path=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the process ended in" in done.stdout, "the case that ended it is named"
     assert "exit 7" in done.stdout
@@ -171,16 +133,12 @@ OTHERS = {
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
     """Install commands of another distribution (only one is valid), and metadata of an older islices."""
-    lines = ["[islices.commands]"]
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)
-        lines.append(f"{name} = others_{name}:COMMAND")
-    older = "[islices.commands]\naudit = islices.conformance.audit.command:COMMAND\ngone = islices.gone:COMMAND"
-    for distribution, points in (("others", "\n".join(lines)), ("islices", older)):
-        info = tmp_path / f"{distribution}-0.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.0\n")
-        (info / "entry_points.txt").write_text(points)
+    older = {"audit": "islices.conformance.audit.command:COMMAND", "gone": "islices.gone:COMMAND"}
+    points = {name: f"others_{name}:COMMAND" for name in OTHERS}
+    for distribution, given in (("others", points), ("islices", older)):
+        write_distribution(tmp_path, distribution, "islices.commands", **given)
     return tmp_path
 
 
@@ -190,7 +148,7 @@ def test_a_command_of_another_distribution(others: Path) -> None:
         (["--run", "-1"], 2, ""),
         (["--help"], 0, "100 %"),
     ):
-        done = islices_command("hello", *arguments, path=others)
+        done = python("-m", "islices", "hello", *arguments, path=others)
         assert done.returncode == code, done.stderr
         assert statement in done.stdout
         assert ("islices hello: --run: got a negative number" in done.stderr) == (code == 2)
@@ -198,7 +156,7 @@ def test_a_command_of_another_distribution(others: Path) -> None:
 
 @pytest.mark.outside
 def test_broken_commands_of_others_disturb_nobody(others: Path) -> None:
-    listed = islices_command("--help", path=others, COLUMNS="300")
+    listed = python("-m", "islices", "--help", path=others, COLUMNS="300")
     assert listed.returncode == 0, listed.stderr
     lines = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith("    ")}
     assert "says hello, 100 % of the time" in lines["hello"]
@@ -206,9 +164,9 @@ def test_broken_commands_of_others_disturb_nobody(others: Path) -> None:
         assert words in lines[name], name
     assert "claimed by" not in lines["audit"]
     assert "gone" not in lines, "another checkout's"
-    assert islices_command("diff", "--help", path=others).returncode == 0
+    assert python("-m", "islices", "diff", "--help", path=others).returncode == 0
     for name in ("leaving", "conform"):
-        done = islices_command(name, path=others)
+        done = python("-m", "islices", name, path=others)
         assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr.startswith(f"islices: command {name!r}")
         assert OTHERS[name][1] in done.stderr

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from comparing import host
 
 import islices
 from islices.config import execution
-from islices.core.host import bfloat16_to_float32
 
-__all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
+__all__ = ["FRAMEWORKS", "MODES", "Tape"]
 
 FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 #: (framework, mode): eager (the library may choose the host), eager in mode framework, compiled.
@@ -24,12 +24,6 @@ MODES = [
 
 #: A function from arrays of the framework to a scalar of the framework.
 Loss = Callable[..., Any]
-
-
-def read(backend: Any, x: Any) -> np.ndarray:
-    """Convert an array of the framework to float64 in NumPy."""
-    host = backend.to_numpy(x)
-    return (bfloat16_to_float32(host) if backend.dtype(x) == "bfloat16" else host).astype(np.float64)
 
 
 class Tape:
@@ -55,61 +49,42 @@ class Tape:
         return self.backend.asarray(x)
 
     def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Return the sum of all x * weight in `pairs`, computed in the wider type by the framework's operations."""
-        total = None
+        """Return the sum of all x * weight in `pairs`, computed by the framework's operations."""
+        total: Any = 0
         for x, weight in pairs:
-            if self.framework == "torch":
-                one = (x.to(weight.dtype) * weight).sum()
-            elif self.framework == "tensorflow":
-                one = self.module.reduce_sum(self.module.cast(x, weight.dtype) * weight)
-            else:
-                one = (x.astype(weight.dtype) * weight).sum()
-            if self.framework == "mxnet" and total is not None:
-                one = one.astype(total.dtype)
-            elif self.framework == "tensorflow" and total is not None:
-                one = self.module.cast(one, total.dtype)
-            total = one if total is None else total + one
+            one = self.module.reduce_sum(x * weight) if self.framework == "tensorflow" else (x * weight).sum()
+            total = total + one  # MXNet cannot record an addition in place
         return total
 
-    def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
-        """Return the float64 gradients of a loss with respect to each argument, and None for integer arguments."""
-        floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
+    def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray]:
+        """Return the gradients of a loss with respect to each argument."""
         with self.running():
-            arrays = [self.array(x) for x in given]
-            found = dict(zip(floats, getattr(self, f"_{self.framework}")(loss, arrays, floats), strict=True))
-            # zeros if the loss does not depend on the argument
-            return [
-                None if k not in found else np.zeros(x.shape) if found[k] is None else read(self.backend, found[k])
-                for k, x in enumerate(given)
-            ]
+            found = getattr(self, f"_{self.framework}")(loss, [self.array(x) for x in given])
+            return [host(x) for x in found]
 
-    def _torch(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
-        for k in floats:
-            arrays[k].requires_grad_()
-        value = loss(*arrays)
-        return list(self.module.autograd.grad(value, [arrays[k] for k in floats], allow_unused=True))
+    def _torch(self, loss: Loss, arrays: list[Any]) -> Any:
+        leaves = [x.requires_grad_() for x in arrays]
+        return self.module.autograd.grad(loss(*leaves), leaves)
 
-    def _tensorflow(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
+    def _tensorflow(self, loss: Loss, arrays: list[Any]) -> Any:
         tf = self.module
 
-        def take(*arrays: Any) -> list[Any]:
-            watched = [arrays[k] for k in floats]
+        def take(*arrays: Any) -> Any:
             with tf.GradientTape() as tape:
-                tape.watch(watched)
+                tape.watch(arrays)
                 value = loss(*arrays)
-            return tape.gradient(value, watched, unconnected_gradients="zero")  # type: ignore[no-any-return]
+            return tape.gradient(value, arrays)
 
         return (tf.function(take, autograph=False) if self.mode == "compiled" else take)(*arrays)
 
-    def _jax(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
-        take = self.module.grad(loss, argnums=tuple(floats))
-        return list((self.module.jit(take) if self.mode == "compiled" else take)(*arrays))
+    def _jax(self, loss: Loss, arrays: list[Any]) -> Any:
+        take = self.module.grad(loss, argnums=tuple(range(len(arrays))))
+        return (self.module.jit(take) if self.mode == "compiled" else take)(*arrays)
 
-    def _mxnet(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
-        mx = self.module
-        for k in floats:
-            arrays[k].attach_grad()
-        with mx.autograd.record():
+    def _mxnet(self, loss: Loss, arrays: list[Any]) -> Any:
+        for x in arrays:
+            x.attach_grad()
+        with self.module.autograd.record():
             value = loss(*arrays)
         value.backward()
-        return [arrays[k].grad for k in floats]
+        return [x.grad for x in arrays]

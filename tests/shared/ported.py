@@ -20,8 +20,20 @@ import islices
 from islices import IndexedSlices
 
 __all__ = [
-    "CHANGES", "LIMIT", "NAMES", "STEPS", "WIDTH", "Batch", "Change", "StepPair", "compared",
-    "each_clipped_by_torch", "keras_step", "optax_step", "summed", "torch_step",
+    "CHANGES",
+    "LIMIT",
+    "NAMES",
+    "STEPS",
+    "WIDTH",
+    "Batch",
+    "Change",
+    "StepPair",
+    "clipped_by_torch",
+    "compared",
+    "keras_step",
+    "optax_step",
+    "summed",
+    "torch_step",
 ]  # fmt: skip
 
 ROWS, WIDTH, LIMIT = {"u": 120, "v": 60, "w": 40}, 8, 0.2
@@ -82,11 +94,12 @@ def last_wins(d: Batch, g: Tree) -> Tree:
     return {n: np.array(jnp.zeros(d.tables[n].shape).at[d.ids[n]].set(d.rows[n])) for n in NAMES}
 
 
-def values_clipped(d: Batch, g: Tree) -> Tree:
+def clipped_by_torch(clip: Callable[..., Any], g: Tree, limit: float = LIMIT) -> Tree:
+    """Clip all gradients by one call of torch.nn.utils."""
     parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
     for p, x in zip(parameters, g.values(), strict=True):
         p.grad = torch.from_numpy(np.array(x))
-    torch.nn.utils.clip_grad_value_(parameters, 0.02)
+    clip(parameters, limit)
     return {n: p.grad.numpy() for n, p in zip(g, parameters, strict=True)}
 
 
@@ -96,16 +109,6 @@ def clipped(d: Batch, g: Tree) -> Tree:
 
 def each_clipped(d: Batch, g: Tree) -> Tree:
     return {n: tf.clip_by_norm(x, LIMIT).numpy() for n, x in g.items()}
-
-
-def each_clipped_by_torch(d: Batch, g: Tree) -> Tree:
-    out = {}
-    for n, x in g.items():
-        p = torch.nn.Parameter(torch.zeros(x.shape))
-        p.grad = torch.from_numpy(np.array(x))
-        torch.nn.utils.clip_grad_norm_([p], LIMIT)
-        out[n] = p.grad.numpy()
-    return out
 
 
 def clipped_but_one(d: Batch, g: Tree) -> Tree:
@@ -128,7 +131,7 @@ CHANGES: dict[str, Change] = {
     "l2": Change(regularized(keras.regularizers.L2(1e-3)), "regularizer"),
     "float16": Change(by_torch(lambda x: x.half().float()), "autocast"),
     "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "autocast"),
-    "value clip": Change(values_clipped, "value_clip"),
+    "value clip": Change(lambda d, g: clipped_by_torch(torch.nn.utils.clip_grad_value_, g, 0.02), "value_clip"),
     "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
     "mean": Change(by_torch(lambda x: x / COUNT), "mean", reported={"batch_size": COUNT}),
     "each tensor": Change(each_clipped, "per_tensor", True),

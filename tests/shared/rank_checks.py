@@ -46,17 +46,6 @@ def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
         np.testing.assert_array_equal(got[source], payload(source, group.rank, lengths[source][group.rank]))
 
 
-def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return (indices, sums) of all parts, summed by left folds in the given order. Folds start at -0.0, because adding
-    -0.0 changes no bits."""
-    ids = np.concatenate([ids for ids, _ in parts])
-    values = np.concatenate([values for _, values in parts])
-    distinct, places = np.unique(ids, return_inverse=True)
-    sums = np.full((len(distinct), *values.shape[1:]), -0.0, values.dtype)
-    np.add.at(sums, places, values)
-    return distinct, sums
-
-
 # ---------------------------------------------------------------------- bytes, on four ranks
 def check_unequal_lengths(group: Group) -> None:
     gathers(group, [5, 0, 100_003, 1])
@@ -70,11 +59,6 @@ def check_unequal_lengths(group: Group) -> None:
 def check_many_bytes(group: Group) -> None:
     gathers(group, [1 << 24, 3, 1 << 24, 0])
     exchanges(group, [[0, 1 << 24, 0, 9]] + [[1 << 20] * SIZE] * 3)
-
-
-def check_many_calls(group: Group) -> None:
-    for k in range(100):
-        gathers(group, [k, 256, 0, 256 - k])
 
 
 def check_traffic(group: Group) -> None:
@@ -113,9 +97,3 @@ def dense_over_ranks(parts: Sequence[Any]) -> Any:
 
 def mean(x: Any, ranks: int) -> Any:
     return (wide(x) / wide(x).dtype.type(ranks)).astype(x.dtype)
-
-
-def same(got: Any, expected: Any, case: Any) -> None:
-    got = np.asarray(got)
-    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), case
-    assert np.array_equal(got, expected), (case, got, expected)

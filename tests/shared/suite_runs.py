@@ -1,4 +1,4 @@
-"""Run the suite and the command in fresh interpreters, for tests of external backends."""
+"""Run programs, the suite and the command in fresh interpreters, also with distributions that a test has written."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-LOOPBACK = Path(__file__).with_name("loopback_backend")
+SHARED = Path(__file__).parent
+LOOPBACK = SHARED / "loopback_backend"
 
 
 class Run(NamedTuple):
@@ -38,12 +40,30 @@ class Run(NamedTuple):
         return {line["reason"] for line in self.cases if line["outcome"] == outcome}
 
 
-def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter with a folder of distributions on its path, and return the finished process."""
-    paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
+def python(
+    *arguments: object, path: Path | str = "", cwd: Path | None = None, timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a fresh interpreter with a folder of modules and distributions on its path, and return the finished
+    process."""
+    paths = os.pathsep.join(filter(None, [str(path), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200", **environment}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=timeout)
+
+
+def run_code(code: str, *arguments: object, **options: Any) -> str:
+    """Run a program with the options of `python`. The program must succeed. Return its output."""
+    done = python("-c", textwrap.dedent(code), *arguments, **options)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write_distribution(folder: Path, name: str, group: str, **points: str) -> None:
+    """Write the metadata of a distribution with entry points into a folder of modules."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *map(" = ".join, points.items())]))
 
 
 def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:

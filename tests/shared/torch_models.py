@@ -1,4 +1,4 @@
-"""A torch model with each kind of parameter and gradient, for tests of optimizers and of their states."""
+"""A torch model with each kind of parameter and gradient, tensors without rounding, and a comparison of models."""
 
 from __future__ import annotations
 
@@ -39,3 +39,12 @@ def train(model: Bags, optimizer: Any, first: int, last: int) -> None:
         optimizer.zero_grad()
         model.loss(step).backward()
         optimizer.step()
+
+
+def whole(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Return multiples of 12, so that means over up to four members do not round."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
+
+
+def same_parameters(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))

@@ -11,13 +11,14 @@ import time
 
 import numpy as np
 import pytest
-from rank_checks import dense_over_ranks, meet, over_ranks, same
+from comparing import assert_same
+from rank_checks import dense_over_ranks, meet, over_ranks
 
 from islices.conformance.ranks import run_ranks
 
 pytestmark = pytest.mark.outside
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip("jax")
 
 ROWS, WIDTH = 23, 3
 AXIS = "data"
@@ -70,10 +71,10 @@ def move_bytes(group):
         data = [[r.integers(0, 256, n, dtype=np.uint8) for n in row] for row in lengths]
         group.traffic.reset()
         for rank, part in enumerate(group.all_to_all(data[me], lengths[:, me])):
-            same(part, data[rank][me], rank)
+            assert_same(part, data[rank][me], rank)
         assert group.traffic.sent == lengths[me].sum() - lengths[me, me]
         for rank, part in enumerate(group.all_gather(data[me][1], lengths[:, 1])):
-            same(part, data[rank][1], rank)
+            assert_same(part, data[rank][1], rank)
 
 
 def one_program(group):
@@ -180,8 +181,8 @@ def check_padded(got, expected, slots, case):
     assert len(indices) == slots, (case, indices)
     assert (indices[n:] == ROWS).all(), (case, indices)
     assert not values[n:].any(), (case, values)
-    same(values[:n], expected[0], case)
-    same(indices[:n], expected[1].astype(indices.dtype), case)
+    assert_same(values[:n], expected[0], case)
+    assert_same(indices[:n], expected[1].astype(indices.dtype), case)
 
 
 def under_maps():
@@ -215,7 +216,7 @@ def derivatives():
             s = islices.IndexedSlices(*reduced(v[0], i[0], strategy), (ROWS, WIDTH), padded=True)
             return (islices.to_dense(s) * weights).sum()
 
-        same(jax.grad(mapped(loss))(values, indices), weights[indices], strategy)
+        assert_same(jax.grad(mapped(loss))(values, indices), weights[indices], strategy)
 
 
 def refused():
@@ -266,7 +267,7 @@ def train():
         w = dense_over_ranks([np.asarray(g["w"]) for g in found]) / np.float32(4)
         q, q_state = adam.step(q, {"table": table, "w": jax.numpy.asarray(w)}, q_state)
     for key in p:
-        same(p[key], np.asarray(q[key]), f"after 5 steps: {key}")
+        assert_same(p[key], np.asarray(q[key]), f"after 5 steps: {key}")
 
 
 # ---------------------------------------------------------------------- without ranks

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from suite_runs import run_code
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
@@ -58,11 +57,11 @@ def check(
         value, want = wrap(jax.value_and_grad(loss))(params, *args)
         got, grads = wrap(islices.value_and_grad(loss, sparse=sparse))(params, *args)
         assert got.dtype == value.dtype
-        np.testing.assert_array_equal(got, value)
+        assert_array_equal(got, value)
         for a, b in zip(jax.tree.leaves(dense(grads)), jax.tree.leaves(want), strict=True):
             assert a.dtype == b.dtype
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=str(wrap))
+            assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=str(wrap))
         results.append(grads)
     return results[0]
 
@@ -258,9 +257,7 @@ jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 @pytest.mark.outside
 def test_explicit_meshes_and_sharded_tables() -> None:
-    devices = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run([sys.executable, "-c", MESHES], env=devices, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_code(MESHES, XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
 def test_while_loops_raise() -> None:
@@ -305,11 +302,11 @@ def test_argnums_aux_and_ways_to_mark() -> None:
             W, {"mix": MIX}, IDS
         )
         assert value == want
-        np.testing.assert_allclose(islices.to_dense(g), whole, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(other["mix"], plain["mix"], rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(aux["rows"], W[IDS])
-        np.testing.assert_array_equal(aux["table"], W)
-        np.testing.assert_array_equal(aux["half"], W.astype("float16"))
+        assert_allclose(islices.to_dense(g), whole, rtol=1e-5, atol=1e-5)
+        assert_allclose(other["mix"], plain["mix"], rtol=1e-5, atol=1e-5)
+        assert_array_equal(aux["rows"], W[IDS])
+        assert_array_equal(aux["table"], W)
+        assert_array_equal(aux["half"], W.astype("float16"))
         assert aux["norm"] == jnp.linalg.norm(W)
         assert aux["text"] == "kept"
 
@@ -327,7 +324,7 @@ def test_second_derivatives() -> None:
         return lambda w: (transform(sines)(w) ** 2).sum()
 
     got = jax.jit(whole(norm(whole)))(W)
-    np.testing.assert_allclose(got, jax.jit(jax.grad(norm(jax.grad)))(W), rtol=1e-5, atol=1e-5)
+    assert_allclose(got, jax.jit(jax.grad(norm(jax.grad)))(W), rtol=1e-5, atol=1e-5)
 
 
 def test_an_eager_step_compiles_once(caplog: Any) -> None:
@@ -370,10 +367,10 @@ def test_per_sample_is_the_gradient_of_each_sample() -> None:
     expected = jax.vmap(one, (None, 0, 0))(params, ids, targets)
     step = jax.jit(islices.value_and_grad(losses, sparse=lambda path: "table" in path, per_sample=True))
     values, grads = step(params, ids, targets)
-    np.testing.assert_allclose(values, losses(params, ids, targets), rtol=1e-6)
+    assert_allclose(values, losses(params, ids, targets), rtol=1e-6)
     assert isinstance(grads["table"], islices.embedding.per_sample.PerSample)
-    np.testing.assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
+    assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
+    assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
 
 
 # ---------------------------------------------------------------------- random programs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-optax = pytest.importorskip("optax", reason="optax is not installed")
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
 import jax.numpy as jnp  # noqa: E402
 
 import islices  # noqa: E402
@@ -45,7 +45,7 @@ def assert_close(found: Any, expected: Any) -> None:
 
 # ---------------------------------------------------------------------- whole programs: (value_and_grad, tx, apply)
 def nnx_(vg: Any, tx: Any, apply: Any) -> Any:
-    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    nnx = pytest.importorskip("flax.nnx")
 
     class Model(nnx.Module):  # type: ignore[name-defined, misc]
         def __init__(self, rngs: Any) -> None:
@@ -69,7 +69,7 @@ def nnx_(vg: Any, tx: Any, apply: Any) -> Any:
 
 
 def equinox(vg: Any, tx: Any, apply: Any, whole: bool = False) -> Any:
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    eqx = pytest.importorskip("equinox")
 
     class Model(eqx.Module):  # type: ignore[name-defined, misc]
         embed: Any
@@ -130,7 +130,7 @@ def test_labels_by_a_function() -> None:
 
 
 def test_a_module_that_the_loss_changes_is_not_left_unchanged_in_silence() -> None:
-    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    nnx = pytest.importorskip("flax.nnx")
     model = nnx.List([nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))])
 
     def loss(model: Any) -> Any:

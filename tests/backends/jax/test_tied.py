@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
@@ -67,15 +68,15 @@ def test_gradients_per_sample_are_those_of_vmap(name: str) -> None:
     value, g, dense, measured = jax.jit(found)(Table(W), IDS, TARGETS)
     close = {"rtol": 0.05, "atol": 0.05} if name == "half precision" else {"rtol": 2e-5, "atol": 1e-5}
     assert len(g.products) == {"twice": 2, "cond": 2}.get(name, 1)
-    np.testing.assert_allclose(value, loss(W, IDS, TARGETS), rtol=1e-5)
-    np.testing.assert_allclose(dense, want, **close)
+    assert_allclose(value, loss(W, IDS, TARGETS), rtol=1e-5)
+    assert_allclose(dense, want, **close)
     for got, expected in zip(
         measured, (norms, jnp.einsum("b,bvd->vd", jnp.minimum(1, limit / norms), want)), strict=False
     ):
-        np.testing.assert_allclose(got, expected, **close)
+        assert_allclose(got, expected, **close)
     whole, plain = jax.jit(value_and_grad(total(loss)))(Table(W), IDS, TARGETS)
-    np.testing.assert_allclose(whole, value.sum(), rtol=1e-6)
-    np.testing.assert_allclose(plain, want.sum(0), **close)
+    assert_allclose(whole, value.sum(), rtol=1e-6)
+    assert_allclose(plain, want.sum(0), **close)
 
 
 # ---------------------------------------------------------------------- other uses
@@ -102,7 +103,7 @@ def test_other_uses_have_plain_gradients_and_none_per_sample(name: str) -> None:
 
     want = jax.grad(total(loss))(W, IDS, TARGETS)
     _, g = jax.jit(value_and_grad(total(loss)))(Table(W), IDS, TARGETS)
-    np.testing.assert_allclose(g, want, rtol=2e-5, atol=1e-5)
+    assert_allclose(g, want, rtol=2e-5, atol=1e-5)
     error = NotImplementedError if name not in OTHERS else TypeError
     with pytest.raises(error, match=r"per_sample: got .*table\.weights"):
         value_and_grad(loss, per_sample=True)(Table(W), IDS, TARGETS)
@@ -150,7 +151,7 @@ def tied_samples(upstream: Any) -> Any:
 def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
     upstream = jnp.ones((2, 1, WIDTH))
     clipped = jax.jit(lambda u, limit: tied_samples(u).clip(limit).sum())(upstream, jnp.float32(2.0))
-    np.testing.assert_allclose(clipped, tied_samples(upstream).clip(2.0).sum(), rtol=1e-6)
+    assert_allclose(clipped, tied_samples(upstream).clip(2.0).sum(), rtol=1e-6)
     for loss in (
         lambda u: tied_samples(u).norms().sum(),
         lambda u: tied_samples(u).clip(1.0).sum().sum(),
@@ -175,6 +176,6 @@ def test_the_gradient_of_a_tied_gradient() -> None:
     def theirs(w: Any) -> Any:
         return (jax.grad(lambda v: loss(v[ids], v))(w) ** 2).sum()
 
-    np.testing.assert_allclose(jax.grad(ours)(Table(w)).weights, jax.grad(theirs)(w), rtol=1e-4)
+    assert_allclose(jax.grad(ours)(Table(w)).weights, jax.grad(theirs)(w), rtol=1e-4)
     found = value_and_grad(jax.jit(ours))(Table(w))[1]
-    np.testing.assert_allclose(islices.to_dense(found), jax.grad(theirs)(w), rtol=1e-4)
+    assert_allclose(islices.to_dense(found), jax.grad(theirs)(w), rtol=1e-4)

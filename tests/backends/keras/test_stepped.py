@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
+from suite_runs import run_code
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
@@ -78,17 +77,12 @@ def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float
     return [t.numpy().reshape(s) for t, s in zip(tables, SHAPES, strict=True)]
 
 
-def assert_same_bits(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for g, e in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(g, e)
-
-
 # ---------------------------------------------------------------------- micro-batches
 @pytest.mark.parametrize("clip", [{"clipnorm": 0.2}, {"global_clipnorm": 0.3}], ids=str)
 def test_micro_batches_are_averaged_then_clipped_then_stepped(clip: dict[str, float]) -> None:
     optimizer = front.Stepped(optim.adam(RATE), gradient_accumulation_steps=3, **clip)
     got = run(optimizer, weights(), [gradients(k) for k in range(8)], graph="clipnorm" in clip)
-    assert_same_bits(got, by_hand(optim.adam(RATE), 3, 8, clip))
+    assert_same(got, by_hand(optim.adam(RATE), 3, 8, clip))
     assert int(optimizer.iterations) == 2
     np.testing.assert_array_equal(got[0][6:], weights()[0].numpy()[6:])
 
@@ -154,7 +148,7 @@ def test_kerass_own_course_around_the_rule() -> None:
             optimizer.apply([islices.to_dense(g) for g in gradients(k)[:2]], variables)
         optimizer.finalize_variable_values(variables)
         results.append([v.numpy() for v in variables])
-    assert_same_bits(*results)
+    assert_same(*results)
 
 
 def test_variables_that_are_excluded_do_not_decay() -> None:
@@ -167,17 +161,6 @@ def test_variables_that_are_excluded_do_not_decay() -> None:
         optimizer.apply([nothing, nothing], [kept, decayed])
         assert kept.numpy().ravel().tolist() == [1.0, 1.0]
         assert float(decayed[0, 0]) == 0.75
-
-
-def test_a_single_number_is_a_row() -> None:
-    made = optim.rowwise_adagrad(RATE)
-    got = run(front.Stepped(made), weights(), [gradients(k) for k in range(3)], graph=True)[2]
-    row = tf.Variable(tf.reshape(weights()[2].value, [1]))
-    state = made.init(row)
-    for k in range(3):
-        made.step(row, tf.reshape(gradients(k)[2], [1]), state)
-    assert got.shape == ()
-    assert got == row.numpy()[0]
 
 
 # ---------------------------------------------------------------------- processes
@@ -265,10 +248,7 @@ COLLECTED = """
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
     """Check two replicas in a process whose CPU is split into two logical devices."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    code = textwrap.dedent(REPLICAS) + textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_code(REPLICAS + program, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 def test_a_variable_given_twice_is_refused() -> None:

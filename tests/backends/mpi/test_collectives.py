@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import traceback
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_checks import (
-    exchanges,
-    folded,
-    gathers,
-)
+import rank_checks
+import suite_runs
+from rank_checks import exchanges, gathers, over_ranks
 
 from islices import IndexedSlices
 from islices.conformance.ranks import Ranks, run_ranks
@@ -40,7 +36,6 @@ def communicator() -> Any:
     return MPI.COMM_WORLD
 
 
-# ---------------------------------------------------------------------------------------------------- bytes
 # --------------------------------------------------------------------------------------------------- groups
 def check_two_groups(group: Group) -> None:
     half = communicator().Split(color=group.rank % 2, key=-group.rank)  # a communicator's ranks may be in any order
@@ -94,16 +89,16 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ gradients
-def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
+def gradient(rank: int) -> tuple[Any, Any]:
     """Return (indices, values) of one rank: rank 1 has none, the others have duplicates."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
-    return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)
+    return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3), np.float32)
 
 
 def check_numpy(group: Group) -> None:
-    ids, values = gradient(group.rank, "float32")
-    distinct, sums = folded([folded([gradient(rank, "float32")]) for rank in range(SIZE)])
+    ids, values = gradient(group.rank)
+    sums, distinct = over_ranks([gradient(rank)[::-1] for rank in range(SIZE)])
     for strategy in ("gather", "ranges"):
         got = all_reduce(IndexedSlices(values, ids, (500, 3)), strategy=strategy)
         np.testing.assert_array_equal(got.indices, distinct)
@@ -135,18 +130,16 @@ def check_late(group: Group) -> None:
         gathers(within, [9, 9, 9, 9])  # the other ranks' bytes had been sent
 
 
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: x for name, x in {**vars(rank_checks), **globals()}.items() if name.startswith("check_")}
 
 
 def all_checks(group: Group) -> dict[str, str]:
     """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
     found = {}
-    for name in CHECKS:
+    for name, check in CHECKS.items():
         try:
-            globals()[name](group)
+            check(group)
             found[name] = ""
-        except pytest.skip.Exception as skipped:
-            found[name] = f"skipped: {skipped}"
         except Exception:
             found[name] = traceback.format_exc()
         communicator().Barrier()
@@ -161,8 +154,6 @@ def ranks() -> Ranks:
 @pytest.mark.parametrize("name", CHECKS)
 def test_on_four_processes(name: str, ranks: Ranks) -> None:
     for rank, found in enumerate(ranks.values):
-        if found[name].startswith("skipped: "):
-            pytest.skip(found[name])
         assert found[name] == "", f"rank {rank}:\n{found[name]}"
 
 
@@ -189,9 +180,7 @@ def test_the_launcher_ends_the_others() -> None:
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
     """Run a program and return the last line of its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
-    )
+    done = suite_runs.python("-c", code, **environment)
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 
 

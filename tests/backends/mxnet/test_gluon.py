@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from comparing import assert_same
 from mxnet import autograd, gluon, nd
 
 import islices
@@ -34,15 +34,6 @@ def some() -> list[Any]:
     return [sparse([1, 4], rng.standard_normal((2, 2))), values, nd.sparse.zeros("row_sparse", (4, 2))]
 
 
-def dense(arrays: list[Any]) -> list[np.ndarray]:
-    return [x.asnumpy() for x in arrays]
-
-
-def assert_same_bits(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for g, e in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(g, e)
-
-
 def test_arrays_are_clipped_in_place_as_islices_clips() -> None:
     arrays = some()
     expected, norm = islices.clip_by_global_norm(some(), 0.5, semantics="mxnet")
@@ -50,7 +41,7 @@ def test_arrays_are_clipped_in_place_as_islices_clips() -> None:
     assert got == norm.asscalar()
     assert [x.stype for x in arrays] == ["row_sparse", "default", "row_sparse"]
     assert arrays[0].indices.asnumpy().tolist() == [1, 4]
-    assert_same_bits(dense(arrays), dense(expected))
+    assert_same([x.asnumpy() for x in arrays], [x.asnumpy() for x in expected])
 
 
 def test_a_norm_that_is_not_finite_fills_no_row_that_is_not_stored() -> None:
@@ -139,7 +130,7 @@ def by_hand(t: Any, params: list[Any]) -> None:
 def test_the_trainer_takes_the_course_of_the_loop_by_hand() -> None:
     net, other = model(), model()
     got = train(net, trainer(net, clip_global_norm=MAX_NORM), lambda t, _: t.step(BATCH))
-    assert_same_bits(got, train(other, trainer(other, make=gluon.Trainer), by_hand))
+    assert_same(got, train(other, trainer(other, make=gluon.Trainer), by_hand))
     assert net[0].weight.grad().stype == "row_sparse"
     assert np.array_equal(got[0][10:], model()[0].weight.data().asnumpy()[10:]), "no gradient has named these rows"
 
@@ -160,7 +151,7 @@ def test_two_contexts_are_added_up_before_the_clip() -> None:
         grads = [g.asnumpy().ravel().tolist() for g in layer.weight.list_grad()]
         assert grads == [[0.0, 3.0, 4.0, 0.0]] * len(contexts), "half of the sum, whose norm was 10, in each context"
         found += [w.asnumpy() for w in layer.weight.list_data()]
-    assert_same_bits(found[1:], found[:1] * 2)
+    assert_same(found[1:], found[:1] * 2)
 
 
 def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
@@ -220,9 +211,3 @@ def test_nothing_changes_in_a_record_section_that_has_the_weights() -> None:
         assert grad.asnumpy().ravel().tolist() == [0.0, 1.0, 1.0, 0.0]
     trainer.step(1)
     np.testing.assert_allclose(weight.asnumpy().ravel(), [1.0, 1 - 0.125**0.5, 1 - 0.125**0.5, 1.0], rtol=1e-6)
-
-
-def test_the_examples_of_the_docstrings_are_true() -> None:
-    results = doctest.testmod(front)
-    assert results.attempted
-    assert not results.failed

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from suite_runs import python
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
@@ -38,10 +38,7 @@ def check_numpy():
 
 
 def run(code: str, *flags: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    lines = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
-    done = subprocess.run(
-        [sys.executable, *flags, "-c", lines + textwrap.dedent(code)], capture_output=True, text=True, timeout=300
-    )
+    done = python(*flags, "-c", textwrap.dedent(code), path=path or "")
     assert done.returncode == 0, done.stderr
     return done
 

@@ -11,7 +11,8 @@ import time
 
 import numpy as np
 import pytest
-from rank_checks import dense_over_ranks, exchanges, gathers, mean, meet, over_ranks, same
+from comparing import assert_same
+from rank_checks import dense_over_ranks, exchanges, gathers, mean, meet, over_ranks
 
 from islices.conformance.ranks import run_ranks
 
@@ -49,8 +50,8 @@ def check_slices(got, parts, op, case):
 
     assert isinstance(got, tf.IndexedSlices), (case, got)
     values, indices = over_ranks(parts)
-    same(got.values.numpy(), mean(values, len(parts)) if op == "mean" else values, case)
-    same(got.indices.numpy(), indices, case)
+    assert_same(got.values.numpy(), mean(values, len(parts)) if op == "mean" else values, case)
+    assert_same(got.indices.numpy(), indices, case)
 
 
 # ---------------------------------------------------------------------- on every worker process
@@ -90,7 +91,7 @@ def trees(group):
     assert type(got["own"][0]) is islices.IndexedSlices
     assert got["own"][1] is None
     check_slices(islices.to_native(got["own"][0]), parts, "mean", "islices' own")
-    same(got["dense"].numpy(), mean(dense_over_ranks(dense), size), "dense")
+    assert_same(got["dense"].numpy(), mean(dense_over_ranks(dense), size), "dense")
 
 
 def errors_on_every_rank(group):
@@ -107,7 +108,7 @@ def errors_on_every_rank(group):
     with pytest.raises(RuntimeError, match=r"symbolic tensors outside of strategy\.run"):
         tf.function(lambda x: all_reduce(x, group=group.strategy), autograph=False)(tf.zeros(2))
     # the group can be used after all of these errors
-    same(all_reduce(tf.ones(2), group=group).numpy(), np.full(2, group.size, np.float32), "after errors")
+    assert_same(all_reduce(tf.ones(2), group=group).numpy(), np.full(2, group.size, np.float32), "after errors")
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
@@ -133,7 +134,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
     expected = dense_over_ranks(dense)
     for got, other in zip(sparse, summed, strict=True):
         check_slices(got, parts, op, (dtype, traced))
-        same(other.numpy(), mean(expected, 2) if op == "mean" else expected, ("dense", traced))
+        assert_same(other.numpy(), mean(expected, 2) if op == "mean" else expected, ("dense", traced))
 
 
 def per_replica(strategy, arrays):

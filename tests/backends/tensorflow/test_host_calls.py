@@ -6,8 +6,6 @@ Some graphs are saved and run in another process, and XLA compiles others.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suite_runs import run_code
 
 import islices
 from islices import kernels, optim
@@ -155,10 +154,9 @@ def test_a_saved_function_runs_in_another_process(tmp_path: Path) -> None:
     model = Model()
     model.train(tf.constant(values), tf.constant(ids))
     tf.saved_model.save(model, str(tmp_path))
-    code = SAVED.format(values=values, ids=ids)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    printed = run_code(SAVED.format(values=values, ids=ids), tmp_path)
     norm, table = model.train(tf.constant(values), tf.constant(ids))
-    assert done.stdout.split(maxsplit=1) == [float(norm).hex(), f"{table.numpy().tolist()}\n"]
+    assert printed.split(maxsplit=1) == [float(norm).hex(), f"{table.numpy().tolist()}\n"]
     loaded = tf.saved_model.load(str(tmp_path))
     assert loaded.train(tf.constant(values), tf.constant(ids))[1].numpy().tolist() == table.numpy().tolist()
 

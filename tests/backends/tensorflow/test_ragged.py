@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import islices
 from islices import lookup
 
-tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif("tensorflow" not in islices.list_backends(), reason="the backend does not load")
 
 RNG = np.random.default_rng(7)
@@ -54,7 +55,7 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
     weights = weighted(ids, combiner == "sum") if weigh else None
     theirs = lambda t: tf.nn.safe_embedding_lookup_sparse(t, ids, weights, combiner=combiner)  # noqa: E731
     ours = lambda t: lookup(t, ids, weights=weights, combiner=combiner, invalid="drop")  # noqa: E731
-    close = np.testing.assert_array_equal if combiner == "sum" else lambda a, b: np.testing.assert_allclose(a, b, 1e-6)
+    close = np.testing.assert_array_equal if combiner == "sum" else lambda a, b: assert_allclose(a, b, 1e-6)
     close(ours(table), theirs(table))
     close(of_table(ours, table), of_variable(theirs, table))
 
@@ -67,7 +68,7 @@ def test_places_may_come_in_any_order() -> None:
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):
         with islices.config.execution(kind):
             straight = lookup(table, sparse(), combiner=combiner, invalid="drop")
-            np.testing.assert_array_equal(lookup(table, mixed, combiner=combiner, invalid="drop"), straight)
+            assert_array_equal(lookup(table, mixed, combiner=combiner, invalid="drop"), straight)
     loss = lambda t: tf.reduce_sum(lookup(t, mixed, combiner="sum", invalid="drop") ** 2, 1)  # noqa: E731
     _, g = islices.value_and_grad(loss, per_sample=True)(islices.Table(table))
     assert g.indices.numpy().tolist() == [1, 5, 3, 5]
@@ -89,14 +90,14 @@ def test_in_a_graph_of_unknown_sizes() -> None:
     compiled = tf.function(run, input_signature=spec)
     ids = sparse()
     for a, b in zip(compiled(ids, weighted(ids, True)), run(ids, weighted(ids, True)), strict=True):
-        np.testing.assert_array_equal(a, b)
+        assert_array_equal(a, b)
     ragged = tf.ragged.constant([[1, 2], [], [3, -1, 4]], dtype=tf.int32)
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
     def bags(ids: Any) -> Any:
         return lookup(table, ids, combiner="sum", invalid="drop")
 
-    np.testing.assert_array_equal(bags(ragged), lookup(table, ragged, combiner="sum", invalid="drop"))
+    assert_array_equal(bags(ragged), lookup(table, ragged, combiner="sum", invalid="drop"))
 
 
 # ---------------------------------------------------------------------- tf.RaggedTensor
@@ -107,10 +108,10 @@ def test_rows_of_a_ragged_tensor_are_ragged() -> None:
     table = tf.Variable(WEIGHTS)
     ours, theirs = lookup(table, RAGGED), tf.nn.embedding_lookup(table, RAGGED)
     assert isinstance(ours, tf.RaggedTensor)
-    np.testing.assert_array_equal(ours.row_splits, theirs.row_splits)
-    np.testing.assert_array_equal(ours.flat_values, theirs.flat_values)
+    assert_array_equal(ours.row_splits, theirs.row_splits)
+    assert_array_equal(ours.flat_values, theirs.flat_values)
     flat = lambda rows: rows.flat_values  # noqa: E731
-    np.testing.assert_array_equal(
+    assert_array_equal(
         of_table(lambda t: flat(lookup(t, RAGGED)), table),
         of_variable(lambda t: flat(tf.nn.embedding_lookup(t, RAGGED)), table),
     )
@@ -125,7 +126,7 @@ def test_gradients_reach_ragged_weights() -> None:
     with tf.GradientTape() as tape:
         weights = tf.RaggedTensor.from_row_splits(numbers, RAGGED.row_splits)
         loss = tf.reduce_sum(lookup(table, RAGGED, weights=weights, combiner="sum"))
-    np.testing.assert_array_equal(tape.gradient(loss, numbers), WEIGHTS[[1, 2, 3, 3, 4]].sum(1))
+    assert_array_equal(tape.gradient(loss, numbers), WEIGHTS[[1, 2, 3, 3, 4]].sum(1))
 
 
 # ---------------------------------------------------------------------- arguments that raise

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+tf = pytest.importorskip("tensorflow")
 
 import islices  # noqa: E402
 from islices import IndexedSlices  # noqa: E402
@@ -87,6 +87,3 @@ def test_an_unknown_shape_counts_and_clips_but_does_not_densify() -> None:
     with pytest.raises(ValueError, match="number of rows is unknown"):
         islices.to_dense(grad)
     np.testing.assert_array_equal(dense_of(islices.from_native(grad, dense_shape=(ROWS, DIM))), EXPECTED)
-
-
-# ---------------------------------------------------------------------- training

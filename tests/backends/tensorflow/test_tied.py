@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-keras = pytest.importorskip("keras", reason="Keras is not installed")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
 if keras.backend.backend() != "tensorflow" or not hasattr(keras.layers, "ReversibleEmbedding"):
     pytest.skip("needs keras.layers.ReversibleEmbedding on TensorFlow", allow_module_level=True)
 
@@ -140,6 +140,3 @@ def test_a_penalty_on_the_weights_is_refused_and_reading_them_is_not() -> None:
         tape.gradient(loss, model.trainable_variables)
         with pytest.raises(TypeError, match="read beside"):
             captured.per_sample()
-
-
-# ---------------------------------------------------------------------- the plain gradient

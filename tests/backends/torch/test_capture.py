@@ -9,23 +9,14 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch_models import whole
 
 import islices
+from islices.testing import assert_equal
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
 FLAT = torch.tensor([0, 1, 1, 0, 3, 1])
-
-
-def whole(*shape: int, seed: int = 0) -> Any:
-    """Return multiples of 12, so that means over up to four members do not round."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
-
-
-def same(got: Any, expected: Any) -> None:
-    got = islices.to_dense(got) if isinstance(got, islices.IndexedSlices) else got
-    expected = expected.to_dense()
-    assert torch.equal(got, expected), f"got {got}\nexpected {expected}"
 
 
 # ---------------------------------------------------------------------- capture: the layers' options
@@ -36,11 +27,11 @@ def test_embedding_layers_beside_their_own_gradient(options: dict[str, Any]) -> 
     with islices.capture(layer) as captured:
         (layer(IDS) * up).sum().backward()
     own = layer.weight.grad.to_dense()
-    same(captured.gradients()[""], own)
+    assert_equal(captured.gradients()[""], own)
     for b in range(2):
         layer.weight.grad = None
         (layer(IDS[b]) * up[b]).sum().backward()
-        same(captured.per_sample()[""].slices(b), layer.weight.grad)
+        assert_equal(captured.per_sample()[""].slices(b), layer.weight.grad)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +82,7 @@ def test_layers_with_a_forward_of_their_own() -> None:
         (layer(IDS) * whole(2, 3, DIM)).sum().backward()
         with pytest.raises(TypeError):
             layer()  # an error in the layer's forward leaves no state behind
-    same(captured.gradients()["0"], layer.weight.grad)
+    assert_equal(captured.gradients()["0"], layer.weight.grad)
     assert not any((layer._forward_hooks, layer._forward_pre_hooks, layer._forward_hooks_always_called))
     assert torch.overrides._get_current_function_mode() is None
 
@@ -111,7 +102,7 @@ def test_the_gradient_is_that_of_the_layer_below_the_models_own_hooks() -> None:
     layer.register_forward_hook(lambda *call: call[-1] * 4)
     with islices.capture(layer) as captured:
         layer(IDS).sum().backward()
-    same(captured.gradients()[""], layer.weight.grad)
+    assert_equal(captured.gradients()[""], layer.weight.grad)
 
 
 def test_tied_and_shared_layers() -> None:
@@ -125,11 +116,11 @@ def test_tied_and_shared_layers() -> None:
         loss.backward()
     gradients = captured.gradients()
     assert list(gradients) == ["one"]  # two gradients of one weight would omit the cross term of the norm
-    same(gradients["one"], one.weight.grad)
+    assert_equal(gradients["one"], one.weight.grad)
     for b in range(len(IDS)):
         one.weight.grad = None
         (one(IDS[b]) + model["again"](IDS[b]) * 2 + model["deep"](IDS[b]) * 4).sum().backward()
-        same(captured.per_sample()["one"].slices(b), one.weight.grad)
+        assert_equal(captured.per_sample()["one"].slices(b), one.weight.grad)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -194,7 +185,7 @@ def test_compiled_models_run_their_hooks() -> None:
     compiled(IDS)
     with islices.capture(compiled) as captured:
         compiled(IDS).sum().backward()
-    same(captured.gradients()["_orig_mod.0"], model[0].weight.grad)
+    assert_equal(captured.gradients()["_orig_mod.0"], model[0].weight.grad)
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
@@ -222,7 +213,7 @@ def test_models_under_other_transforms() -> None:
             torch.func.functional_call(model, parameters, IDS).float().sum().backward()
         with pytest.raises(NotImplementedError, match=r"capture: got a forward pass inside torch\.func"):
             torch.func.grad(lambda p: torch.func.functional_call(model, p, IDS).sum())(parameters)
-    same(captured.gradients()["0"], parameters["0.weight"].grad)
+    assert_equal(captured.gradients()["0"], parameters["0.weight"].grad)
 
 
 def test_the_largest_members_are_those_of_the_forward_pass() -> None:
@@ -231,7 +222,7 @@ def test_the_largest_members_are_those_of_the_forward_pass() -> None:
         layer(IDS).sum().backward()
     with torch.no_grad():
         layer.weight.neg_()  # like a step of an optimizer
-    same(captured.gradients()[""], layer.weight.grad)
+    assert_equal(captured.gradients()[""], layer.weight.grad)
 
 
 def test_a_model_that_has_not_run_is_said_to_have_not() -> None:

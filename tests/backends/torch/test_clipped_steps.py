@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import assert_same
 
 import islices
 from islices.backends.torch import clip_grad_norm_, optim
@@ -33,12 +34,6 @@ def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
         p.grad = torch.sparse_coo_tensor(ids, values.to(p.dtype), p.shape, check_invariants=False)
     for p in params[2:4]:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
-
-
-def assert_same(got: list[Any], expected: list[Any], subject: Any) -> None:
-    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
-        assert torch.equal(a, b) or (torch.isnan(a) == torch.isnan(b)).all(), (subject, k, a, b)
-        assert torch.equal(a.nan_to_num(), b.nan_to_num()), (subject, k, a, b)
 
 
 @pytest.mark.parametrize(

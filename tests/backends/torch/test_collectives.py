@@ -14,6 +14,7 @@ import traceback
 
 import numpy as np
 import pytest
+import rank_checks
 import torch
 import torch.distributed as dist
 from rank_checks import exchanges, gathers, meet
@@ -27,9 +28,6 @@ pytestmark = pytest.mark.outside
 SIZE = 4
 #: Seconds that the ranks wait for one another, unless a check uses a shorter timeout.
 TIMEOUT = 30.0
-
-
-# ---------------------------------------------------------------------------------------------------- bytes
 
 
 # --------------------------------------------------------------------------------------------------- groups
@@ -70,9 +68,6 @@ def check_destroyed(group: Group) -> None:
     del pg
     with pytest.raises(RuntimeError, match="has been destroyed"):
         within.all_gather(np.zeros(3, np.uint8))
-
-
-# ------------------------------------------------------------------------------------------------ gradients
 
 
 # --------------------------------------------------------------------------------------------------- faults
@@ -117,16 +112,16 @@ def check_late(group: Group) -> None:
             gathers(again, [1, 2, 3])
 
 
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: x for name, x in {**vars(rank_checks), **globals()}.items() if name.startswith("check_")}
 
 
 def all_checks(group: Group, folder: str) -> dict[str, str]:
     """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
     found = {}
-    for name in CHECKS:
+    for name, check in CHECKS.items():
         try:
             with islices.config.use_kernels(False):  # each rank would compile the kernels
-                globals()[name](group)
+                check(group)
             found[name] = ""
         except Exception:
             found[name] = traceback.format_exc()

@@ -9,27 +9,17 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch_models import whole
 
-import islices
 from islices import Table, lookup, value_and_grad
+from islices.testing import assert_equal
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
 
 
-def whole(*shape: int, seed: int = 0) -> Any:
-    """Return multiples of 12, so that means over up to four members do not round."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
-
-
 def table(**options: Any) -> Table:
     return Table(whole(ROWS, DIM), **options)
-
-
-def same(got: Any, expected: Any) -> None:
-    got = islices.to_dense(got) if isinstance(got, islices.IndexedSlices) else got
-    expected = expected.to_dense()
-    assert torch.equal(got, expected), f"got {got}\nexpected {expected}"
 
 
 # ---------------------------------------------------------------------- value_and_grad
@@ -62,7 +52,7 @@ def test_tables_on_any_memory(weights: str) -> None:
     w = {"transposed": whole(DIM, ROWS).T, "recorded": whole(ROWS, DIM).requires_grad_() * 1}[weights]
     value, g = value_and_grad(lambda t: (lookup(t, IDS) ** 2).sum())(Table(w))
     assert value.item() == (w[IDS] ** 2).sum().item()
-    same(g, torch.zeros(ROWS, DIM).index_add_(0, IDS.flatten(), 2 * w.detach()[IDS.flatten()]))
+    assert_equal(g, torch.zeros(ROWS, DIM).index_add_(0, IDS.flatten(), 2 * w.detach()[IDS.flatten()]))
 
 
 @pytest.mark.parametrize("mode", ["inference_mode", "autocast", "saved_tensors", "checkpoint"])

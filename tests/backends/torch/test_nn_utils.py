@@ -218,8 +218,10 @@ def test_norm_type_and_numbers_come_as_torch_takes_them() -> None:
     assert float(clip_grad_norm_(p, 100, 1, False, False)) == 7.0
     assert float(clip_grad_norm_(p, np.float32(100))) == 5.0
     assert float(clip_grad_norm_(p, 10**400)) == 5.0
-    assert float(clip_grad_norm_(p, "2.5")) == 5.0  # type: ignore[arg-type]
+    assert float(clip_grad_norm_(p, "4.5")) == 5.0  # type: ignore[arg-type]
+    clip_grad_norm_(p, torch.tensor(2.5, requires_grad=True))
     assert p.grad.norm().item() == pytest.approx(2.5)
+    assert not p.grad.requires_grad, "like torch's function, it records nothing"
 
 
 # ---------------------------------------------------------------------- tensors without data

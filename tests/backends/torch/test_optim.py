@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import functools
-import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch_models import ROWS, Bags, train
+from torch_models import ROWS, Bags, same_parameters, train
 
 import islices
 from islices.backends.torch import optim
@@ -52,16 +50,6 @@ def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
     return states
 
 
-def same(a: Any, b: Any) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
-
-
-def test_examples_in_docstrings() -> None:
-    for name in ("nn_utils", "optim", "amp"):
-        results = doctest.testmod(importlib.import_module(f"islices.backends.torch.{name}"))
-        assert (results.failed, results.attempted > 5) == (0, True)
-
-
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
     """Compare steps with islices.optim. Dense gradients use the dense formula if the semantics has one."""
@@ -79,7 +67,7 @@ def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, 
             return (sparse if grad.is_sparse else dense).step(table, grad, state)
 
     states = train_by_hand(twin, Both, 12)
-    assert same(model, twin)
+    assert same_parameters(model, twin)
     if "semantics" not in hyper:
         for p, theirs in zip((p for p in model.parameters() if p.grad is not None), states.values(), strict=True):
             mine = optimizer.state[p]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
+from torch_models import same_parameters
 
 import islices
 from islices.backends.torch import GradScaler, clip_grad_norm_, optim
@@ -75,10 +76,6 @@ def batches(n: int = 5) -> list[Any]:
     return list(loader())[:n]
 
 
-def same(a: Any, b: Any) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
-
-
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
     """Run the training loop with functions of islices. Each step calls `make`, which returns an optimizer of
     islices.optim."""
@@ -116,7 +113,7 @@ def test_a_model_fed_by_workers() -> None:
             losses.append(loss.item())
     del feeder
     by_hand(lambda: islices.optim.adam(0.05), twin, batches(), epochs=epochs, max_norm=1.0)
-    assert same(model, twin)
+    assert same_parameters(model, twin)
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5]), losses
 
 
@@ -149,7 +146,7 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
             one.step()
     left = iter(numbers)
     by_hand(lambda: getattr(islices.optim, name.lower())(**next(left)), twin, batches())
-    assert same(model, twin)
+    assert same_parameters(model, twin)
     assert len({given["lr"] for given in numbers}) >= 4
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_report, lines, real_report, run_of
@@ -89,7 +88,7 @@ def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
         (whole.rsplit("\n", 2)[0] + "\n", "no footer"),
         (whole[: len(whole) - 20], "no footer"),  # the process was killed while it wrote the last line
         (lines(header("numpy"), {"type": "start", "id": "clipping/a", "mode": "host"}), r"in clipping/a (host)"),
-        (lines(*whole_with(whole, 2)), "counts 2 cases, and 1 stand"),
+        ("".join(line for k, line in enumerate(whole.splitlines(True)) if k != 2), "counts 2 cases, and 1 stand"),
         (whole.replace('"exit": 0', '"exit": 3'), "pytest ended with 3"),
         (whole.replace("clipping/b", "clipping/a"), "twice"),
         (whole + lines({"type": "error", "reason": "exit 139"}), "exit 139"),
@@ -99,10 +98,6 @@ def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
         assert words in run.error
         assert run.counts()["harness error"] == 1
     assert not runs_of(tmp_path, whole)[0].error
-
-
-def whole_with(text: str, left_out: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for k, line in enumerate(text.splitlines()) if k != left_out]
 
 
 DEEP = '{"type": ' + "[" * 200_000 + "]" * 200_000 + "}"

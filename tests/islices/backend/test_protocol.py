@@ -67,7 +67,7 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
     assert bare.modes() == ["host", "framework"]
 
 
-# ---------------------------------------------------------------------- two contracts
+# ---------------------------------------------------------------------- a contract
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("arrives", [np.inf, np.nan])
 def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
@@ -84,11 +84,3 @@ def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
 
     _, gradient = islices.value_and_grad(loss)(B.asarray(np.array([0.0, 4.0], np.float32)))
     assert B.to_numpy(gradient).tolist() == [0.0, 1.0]
-
-
-def test_asarray_refuses_an_index_that_would_be_narrowed() -> None:
-    B = backend_of("jax")
-    with pytest.raises(IndexError, match="position 1"):
-        B.asarray(np.array([0, 2**40]))
-    with pytest.raises(TypeError, match="jax_enable_x64"):
-        B.asarray(np.ones(1))

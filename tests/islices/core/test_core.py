@@ -12,14 +12,14 @@ import operator
 import pickle
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 from numpy.testing import assert_array_equal
 
 import islices
@@ -34,27 +34,6 @@ def make(dtype: Any = np.float32, ids: np.ndarray = IDS, shape: tuple[int, ...] 
     rng = np.random.default_rng(5)
     values = rng.normal(size=(len(ids), *shape[1:])).astype(dtype)
     return IndexedSlices(values, ids, shape, **flags)
-
-
-def dense_of(s: IndexedSlices) -> np.ndarray:
-    """Return the dense array of `s`, summed in float64 with ufunc.at. The result is close to that of to_dense, but may
-    have other bits."""
-    out = np.zeros(s.dense_shape, np.float64)
-    keep = s.indices < s.dense_shape[0]
-    np.add.at(out, s.indices[keep], s.values[keep].astype(np.float64))
-    return out
-
-
-def bits(x: Any) -> Any:
-    """Return a value that is equal for arguments with equal bits; -0 counts as +0."""
-    if isinstance(x, IndexedSlices):
-        return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
-    if isinstance(x, (list, tuple)):
-        return [bits(item) for item in x]
-    if x is None:
-        return None
-    x = np.asarray(x)
-    return (x.dtype.name, x.shape, (x + np.zeros((), x.dtype)).tobytes() if x.dtype.kind == "f" else x.tobytes())
 
 
 # ---------------------------------------------------------------------- the container
@@ -156,7 +135,7 @@ def test_neither_slices_nor_samples_have_a_truth_value_or_a_length(of: Callable[
 def test_pickle_and_copy_keep_the_bits_and_flags(flags: dict[str, bool]) -> None:
     s = make(ids=np.array([0, 2, 6 if "padded" in flags else 5]), **flags)
     for other in (pickle.loads(pickle.dumps(s)), copy.deepcopy(s), copy.copy(s)):
-        assert bits(other) == bits(s)
+        assert_same(other, s)
         assert other.backend is s.backend
 
 
@@ -168,7 +147,7 @@ def test_a_pickle_is_validated_when_it_is_read() -> None:
 
 
 def test_a_native_object_keeps_its_arrays() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch")
     x = torch.sparse_coo_tensor([[1, 0, 1]], torch.ones(3, 2), (5, 2), check_invariants=False)
     s = islices.from_native(x)
     assert s.indices.tolist() == [1, 0, 1]
@@ -183,7 +162,8 @@ def test_a_native_object_keeps_its_arrays() -> None:
 def test_sparse_and_dense_give_dense_from_either_side(op: Callable[..., Any], side: str) -> None:
     s, d = make(), np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2)
     got = op(d, s) if side == "left" else op(s, d)
-    expected = op(d, dense_of(s)) if side == "left" else op(dense_of(s), d)
+    dense = islices.to_dense(s)
+    expected = op(d, dense) if side == "left" else op(dense, d)
     assert type(got) is np.ndarray
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
@@ -192,41 +172,19 @@ def test_sparse_and_dense_give_dense_from_either_side(op: Callable[..., Any], si
 @pytest.mark.parametrize("c", [-1.5, np.float64(0.1), np.int64(3), np.array(0.5), True])
 def test_multiplication_by_a_scalar_from_either_side(c: Any) -> None:
     s = make()
-    expected = bits(s.replace(values=s.values * np.float32(c)))
-    assert bits(s * c) == expected
-    assert bits(c * s) == expected
-    assert (s * c).dtype == np.float32
+    assert_same([s * c, c * s], [s.replace(values=s.values * np.float32(c))] * 2)
 
 
 @pytest.mark.parametrize("c", [49.0, np.float64(0.1), np.array(3.0), Fraction(1, 3)])
 def test_division_is_one_rounded_quotient(c: Any) -> None:
     s = make(shape=(6, 50))
-    expected = bits(s.replace(values=s.values / np.float32(c)))
-    assert bits(s / c) == expected
+    expected = s.replace(values=s.values / np.float32(c))
+    assert_same(s / c, expected)
     s /= c
-    assert bits(s) == expected
+    assert_same(s, expected)
 
 
 # ---------------------------------------------------------------------- structures
-class Gradients(NamedTuple):
-    table: Any
-    bias: Any
-
-
-def test_structures_come_back_with_their_types_and_order() -> None:
-    s, d = make(), np.ones(3, np.float32)
-    tree = {"list": [s, None, (d, s)], "named": Gradients(s, d), "ordered": OrderedDict(z=d, a=s), "empty": [], 7: ()}
-    out = islices.scale(tree, 2)
-    assert list(out) == list(tree)
-    assert out["list"][1] is None
-    assert isinstance(out["list"][2], tuple)
-    assert type(out["named"]) is Gradients
-    assert type(out["ordered"]) is OrderedDict
-    assert list(out["ordered"]) == ["z", "a"]
-    assert (out["empty"], out[7]) == ([], ())
-    assert_array_equal(out["named"].table.values, s.values * 2)
-    assert_array_equal(out["ordered"]["z"], d * 2)
-    assert tree["list"][0] is s
 
 
 def test_none_alone_stays_none() -> None:
@@ -235,14 +193,6 @@ def test_none_alone_stays_none() -> None:
     assert islices.scale(None, 2.0) is islices.clip_by_norm(None, 1.0) is None
     assert islices.clip_by_global_norm(None, 1.0)[0] is None
     assert islices.global_norm([None, [None]]) == 0
-
-
-def test_within_the_bound_leaves_stay_the_callers_objects() -> None:
-    s, d = make(), np.ones(3, np.float32)
-    (a, (b, none)), _ = islices.clip_by_global_norm([s, (d, None)], 1e9)
-    assert a is s
-    assert b is d
-    assert none is None
 
 
 # ---------------------------------------------------------------------- execution()
@@ -304,11 +254,11 @@ def test_unchecked_rows_out_of_range_never_become_another_row(row: int, kernels:
 
 
 def test_leaves_of_structures() -> None:
-    pair = collections.namedtuple("pair", "g h")(make(), [None, np.ones(2)])
+    pair = collections.namedtuple("pair", "g h")(make(), [None, np.ones(2), [], {7: ()}])
     assert [islices.is_sparse(x) for x in islices.leaves(pair)] == [True, False]
     doubled = islices.map_leaves(lambda x: x * 2, pair)
     assert type(doubled) is type(pair)
-    assert (doubled.h[0], doubled.h[1].tolist()) == (None, [2.0, 2.0])
+    assert (doubled.h[0], doubled.h[1].tolist(), *doubled.h[2:]) == (None, [2.0, 2.0], [], {7: ()})
     with pytest.raises(TypeError, match="tree: got generator"):
         islices.leaves(x for x in pair)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from suite_runs import run_code
 
 import islices
 
@@ -53,16 +52,8 @@ def small():
 """
 
 
-def run(code: str, *arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", START + textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env={**os.environ, **environment},
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def run(code: str, *arguments: str) -> str:
+    return run_code(START + textwrap.dedent(code), *arguments, timeout=LIMIT)
 
 
 @pytest.mark.outside
@@ -89,7 +80,7 @@ def test_while_another_thread_loads_a_backend(name: str) -> None:
 
 
 def test_while_another_thread_loads_the_kernels() -> None:
-    pytest.importorskip("numba", reason="numba is not installed")
+    pytest.importorskip("numba")
     run(
         """
         other = threading.Thread(target=small)

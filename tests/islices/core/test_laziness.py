@@ -16,6 +16,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from suite_runs import run_code
 
 #: backend -> modules that islices may not import for another backend
 FRAMEWORKS = {
@@ -145,10 +146,8 @@ def test_numpy_is_left_untouched() -> None:
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
     """Check that the plugin loads neither islices nor NumPy for `pytest --help`. Other plugins are off, and the folder
     is empty."""
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
-    command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--help"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert not {"islices", "numpy"} & set(done.stdout.splitlines()[-1].split())
-    options = done.stdout.partition("\nislices conformance suite:\n")[2].partition("\n\n")[0]
+    shown = run_code(code, "-p", "no:cacheprovider", "--help", cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert not {"islices", "numpy"} & set(shown.splitlines()[-1].split())
+    options = shown.partition("\nislices conformance suite:\n")[2].partition("\n\n")[0]
     assert set(re.findall(r"(?m)^  (-.{9})", options)) == {"--islices-"}

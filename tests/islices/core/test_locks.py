@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
 import pytest
+from suite_runs import run_code
 
 from islices.core import locks
 from islices.kernels import threads
@@ -128,4 +126,4 @@ FORKED = """
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_does_not_count_its_parents_threads() -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKED)], check=True, timeout=60)
+    run_code(FORKED)

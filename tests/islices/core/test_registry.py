@@ -7,13 +7,12 @@ interpreter. The toy framework is a module with a special array type, so that no
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from suite_runs import python, run_code, write_distribution
 
 import islices
 
@@ -61,24 +60,16 @@ class Site:
         (self.folder / f"{name}.py").write_text(source)
 
     def plugin(self, distribution: str, name: str, value: str) -> None:
-        info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"  # up to the first hyphen
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[islices.backends]\n{name} = {value}\n")
+        write_distribution(self.folder, distribution, "islices.backends", **{name: value})
 
     def toy(self, module: str) -> None:
         """Write a toy framework with its adapter and its plug-in."""
         self.module(module, TOY)
         self.module(f"{module}_islices", ADAPTER.format(module=module))
-        self.plugin(f"islices-{module}", module, f"{module}_islices:backend")
+        self.plugin(f"islices_{module}", module, f"{module}_islices:backend")
 
     def run(self, code: str) -> str:
-        prelude = f"import sys; sys.path.insert(0, {str(self.folder)!r})\nimport numpy as np\nimport islices\n"
-        done = subprocess.run(
-            [sys.executable, "-c", prelude + textwrap.dedent(code)], capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_code("import sys, islices, numpy as np\n" + textwrap.dedent(code), path=self.folder)
 
 
 @pytest.fixture
@@ -180,7 +171,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
     site.toy("goodfw")
     site.module("brokenfw", TOY)
     site.module("brokenfw_islices", source)
-    site.plugin("islices-brokenfw", "brokenfw", "brokenfw_islices:backend")
+    site.plugin("islices_brokenfw", "brokenfw", "brokenfw_islices:backend")
     site.run(
         ERROR
         + NUMPY_WORKS
@@ -209,7 +200,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
 def test_an_import_without_its_framework_says_what_installs_it(module: str, missing: str, pip: str) -> None:
     """Check that importing a backend's package reports the install command if the framework is missing."""
     program = f"import sys\nsys.modules[{missing!r}] = None\nimport islices.backends.{module}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python("-c", program)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
     assert f"needs {missing}: pip install {pip}" in done.stderr.splitlines()[-1]
 
@@ -217,7 +208,7 @@ def test_an_import_without_its_framework_says_what_installs_it(module: str, miss
 def test_a_name_that_two_plugins_claim_is_refused(site: Site) -> None:
     site.toy("twicefw")
     site.module("another_adapter", ADAPTER.format(module="twicefw"))
-    site.plugin("islices-another", "twicefw", "another_adapter:backend")
+    site.plugin("islices_another", "twicefw", "another_adapter:backend")
     site.run(
         ERROR
         + """
@@ -232,9 +223,9 @@ assert "failed to load" in error(TypeError, islices.get_backend, twicefw.ToyArra
 
 
 def test_a_plugin_may_not_take_a_built_in_name(site: Site) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("torch")
     site.module("usurper", ADAPTER.format(module="torch"))
-    site.plugin("islices-usurper", "torch", "usurper:backend")
+    site.plugin("islices_usurper", "torch", "usurper:backend")
     site.run(
         ERROR
         + """

@@ -42,7 +42,7 @@ def bytes_of(x: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("kind", ["tables", "a table as a state", "a gradient"])
+@pytest.mark.parametrize("kind", ["tables", "a table as a state", "a state", "a gradient"])
 def test_one_array_in_two_places(name: str, kind: str) -> None:
     optimizer = optim.adam(0.1)
     tables = {"enc": table_of(name), "dec": table_of(name)}
@@ -52,6 +52,8 @@ def test_one_array_in_two_places(name: str, kind: str) -> None:
         tables["dec"] = tables["enc"]
     elif kind == "a table as a state":
         states["enc"] = {**states["enc"], "m": tables["dec"]}
+    elif kind == "a state":
+        states["enc"] = {**states["enc"], "v": states["enc"]["m"]}
     elif name == "tensorflow":
         pytest.skip("a variable is no gradient")
     else:
@@ -65,7 +67,7 @@ def test_one_array_in_two_places(name: str, kind: str) -> None:
 
 
 def test_inside_a_tf_function_too() -> None:
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    tf = pytest.importorskip("tensorflow")
     optimizer, table, grad = optim.sgd(0.5), table_of("tensorflow"), gradient_of("tensorflow")
     states = [optimizer.init(table), optimizer.init(table)]
 
@@ -116,7 +118,7 @@ def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None
 
 
 def test_parameters_of_torch_that_share_memory() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch")
     from islices.backends.torch.optim import SGD
 
     first = torch.nn.Parameter(torch.ones(ROWS, WIDTH))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 
 import islices
 from islices import IndexedSlices, optim
@@ -54,9 +55,9 @@ def test_nothing_shows_whether_values_are_there(
         with islices.config.use_kernels(kernels):
             for operation in (islices.norm, islices.coalesce, islices.to_dense, lambda s: s.values):
                 late, now = deferred(positions, dtype, index, factor)
-                same(operation(late), operation(now))
+                assert_same(operation(late), operation(now))
             late, now = deferred(positions, dtype, index, factor)
-            same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
+            assert_same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
             left = slots_in(late)
             assert left is None or left.factor == factor, "what is clipped stays"
             for optimizer in (
@@ -67,25 +68,7 @@ def test_nothing_shows_whether_values_are_there(
                 for s in (late, now):
                     table = np.random.default_rng(4).standard_normal((ROWS, WIDTH)).astype(dtype)
                     results.append(optimizer.step(table, s, optimizer.init(table)))
-                same(*results)
-
-
-def same(got: Any, expected: Any) -> None:
-    if isinstance(got, (list, tuple)):
-        for a, b in zip(got, expected, strict=True):
-            same(a, b)
-    elif isinstance(got, dict):
-        same(list(got.values()), list(expected.values()))
-    elif isinstance(got, IndexedSlices):
-        assert (got.dense_shape, got.coalesced, got.padded) == (
-            expected.dense_shape,
-            expected.coalesced,
-            expected.padded,
-        )
-        same((got.values, got.indices), (expected.values, expected.indices))
-    else:
-        assert got.dtype == expected.dtype
-        np.testing.assert_array_equal(got, expected)
+                assert_same(*results)
 
 
 def test_values_are_computed_once_and_are_the_callers() -> None:
@@ -109,4 +92,4 @@ def test_values_are_computed_once_and_are_the_callers() -> None:
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 def test_copies_hold_values(copied: Any) -> None:
     late, now = deferred("mixed", "float32", "int64", 0.5)
-    same(copied(late), now)
+    assert_same(copied(late), now)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from suite_runs import run_code
 
 import islices
 from islices import optim
@@ -377,6 +375,4 @@ def test_mxnet_computations_under_way_come_first() -> None:
     if "mxnet" not in islices.list_backends():
         pytest.skip("mxnet is not installed")
     # one worker, the default, finishes everything queued before a wait
-    several = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "4"}
-    run = subprocess.run([sys.executable, "-c", QUEUED], env=several, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    run_code(QUEUED, MXNET_CPU_WORKER_NTHREADS="4")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 
 import islices
 from islices import IndexedSlices
@@ -33,13 +34,6 @@ def host_tree(rank: int, scale: float = 1.0) -> list[Any]:
 
 def plain(tree: Any) -> list[Any]:
     return [x.values if isinstance(x, IndexedSlices) else x for x in tree]
-
-
-def same(got: Any, wanted: Any) -> None:
-    assert len(got) == len(wanted)
-    for x, y in zip(got, wanted, strict=True):
-        assert (x is None) == (y is None)
-        assert x is None or np.array_equal(x, y, equal_nan=True), (x, y)
 
 
 # ---------------------------------------------------------------------- torch
@@ -96,7 +90,7 @@ def test_a_front_clips_by_the_norm_of_all_ranks(backend: str, front: Any, semant
         wanted, whole = islices.clip_by_global_norm(
             host_tree(group.rank), 0.5, semantics=semantics, group=group, replicated=FLAGS
         )
-        same(values, plain(wanted))
+        assert_same(values, plain(wanted))
         assert norm is None or np.float32(norm) == whole
 
     thread_results(SIZE, run)
@@ -109,12 +103,12 @@ def test_torch_says_what_is_wrong_on_one_rank_to_the_others() -> None:
     def run(group: Group) -> None:
         grads = [p.grad for p in parameters(group.rank) if p.grad is not None]
         norm = get_total_norm(grads, 1.0, group=group, replicated=FLAGS[-len(grads) :])
-        same([norm.numpy()], [islices.global_norm(host_tree(group.rank), 1.0, group=group, replicated=FLAGS)])
+        assert_same([norm.numpy()], [islices.global_norm(host_tree(group.rank), 1.0, group=group, replicated=FLAGS)])
         # NaN on one rank makes all ranks raise
         params = parameters(group.rank, float("nan") if group.rank == 1 else 1.0)
         with pytest.raises(RuntimeError, match=r"the norm of order 2\.0 of the gradients is nan"):
             clip_grad_norm_(params, 1.0, error_if_nonfinite=True, group=group, replicated=FLAGS)
-        same(stored(params)[1:], host_tree(group.rank, float("nan") if group.rank == 1 else 1.0)[1:])
+        assert_same(stored(params)[1:], host_tree(group.rank, float("nan") if group.rank == 1 else 1.0)[1:])
         for wrong in ({"norm_type": -1.0}, {"replicated": [True]}, {"parameters": [1]}):
             given: dict[str, Any] = {"parameters": parameters(group.rank), "max_norm": 1.0, "replicated": FLAGS}
             with pytest.raises((TypeError, ValueError) if group.rank == 1 else RankError, match="got "):

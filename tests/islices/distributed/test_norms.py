@@ -7,25 +7,24 @@ Ranks are threads. Leaf k of a gradient is on rank k % size, and a replicated le
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
+from suite_runs import SHARED, run_code
 
 import islices
 from islices import IndexedSlices
 from islices.conformance import oracle
 from islices.conformance.data import Array, Slices
-from islices.conformance.ranks import run_ranks
-from islices.conformance.ranks.launch import absent
 from islices.conformance.ranks.threads import run_threads, thread_results
 from islices.distributed import Alone, Group
 
 SIZE = 4
+REPLICATED = "tables and a replicated layer"
 
 
 # ---------------------------------------------------------------------- gradients
@@ -40,19 +39,12 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str = "float32", spread: fl
     return x.astype(dtype)
 
 
-class Replicated:
-    """A leaf that every rank has."""
-
-    def __init__(self, leaf: Any) -> None:
-        self.leaf = leaf
-
-
 def gradients() -> dict[str, list[Any]]:
     """Return a dict from names to gradients; a gradient is a list of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
-        "tables and a replicated layer": [*table, Replicated(normal(7, (5, 2)))],
+        REPLICATED: [*table, normal(7, (5, 2))],
         "1e200 in float64": [slices([[1e200], [1e200]], [1, 1], "float64"), np.array([3e200]), np.array([1.0])],
         "float64 on one rank": [normal(2, (9,)), normal(3, (9,), "float64", 100), normal(4, (9,), "float16")],
         "duplicates that cancel": [slices([[1e10], [1.0], [-1e10]], [4, 4, 4]), slices([[-3.0], [3.0]], [2, 2])],
@@ -64,22 +56,13 @@ def gradients() -> dict[str, list[Any]]:
     }  # fmt: skip
 
 
-def plain(leaf: Any) -> Any:
-    return leaf.leaf if isinstance(leaf, Replicated) else leaf
-
-
-def whole(name: str) -> list[Any]:
-    """Return all leaves of a gradient, as one process has them."""
-    return [plain(leaf) for leaf in gradients()[name]]
-
-
-def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
+def on_rank(name: str, rank: int, size: int) -> tuple[dict[str, Any], Any]:
     """Return the arguments `tree` and `replicated` of a clip on one rank. The tree has two dicts of numbered leaves,
     and the second dict is replicated."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
-    for k, leaf in enumerate(leaves):
-        if isinstance(leaf, Replicated):
-            tree["every"][k] = leaf.leaf
+    for k, leaf in enumerate(gradients()[name]):
+        if name == REPLICATED and k == 5:
+            tree["every"][k] = leaf
         elif k % size == rank:
             tree["own"][k] = leaf
     return tree, {"own": False, "every": True}
@@ -93,15 +76,6 @@ def exact(leaf: Any) -> Any:
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
 
 
-def same(got: Any, expected: Any, subject: str) -> None:
-    assert got.dtype == expected.dtype, subject
-    np.testing.assert_array_equal(got, expected, subject)
-
-
-# fmt: off
-# fmt: on
-
-
 def values(x: Any) -> Any:
     return x.values if isinstance(x, IndexedSlices) else x
 
@@ -110,7 +84,7 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
     """Compare norms and clips with exact arithmetic, and presets with one process that has all leaves."""
-    leaves, whole_tree = gradients()[name], whole(name)
+    whole_tree = gradients()[name]
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}
     norm = float(islices.global_norm(whole_tree))
@@ -119,21 +93,21 @@ def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
     keras, _ = islices.clip_by_global_norm(whole_tree, limit, semantics="keras")
 
     def run(group: Group) -> None:
-        tree, replicated = on_rank(leaves, group.rank, size)
+        tree, replicated = on_rank(name, group.rank, size)
         given: dict[str, Any] = {"group": group, "replicated": replicated}
         for order, answer in norms.items():
             expected = np.dtype(answer.dtype).type(answer.data[0])
-            same(np.asarray(islices.global_norm(tree, order, **given)), expected, f"order {order}")
+            assert_same(islices.global_norm(tree, order, **given), expected, f"order {order}")
         with islices.config.use_kernels(group.rank > 1):
             found, got = islices.clip_by_global_norm(tree, limit, **given)
-        same(np.asarray(got), np.asarray(islices.global_norm(whole_tree)), "norm")
+        assert_same(got, islices.global_norm(whole_tree), "norm")
         by_keras, _ = islices.clip_by_global_norm(tree, limit, semantics="keras", **given)
         for k in (*tree["own"], *tree["every"]):
             side = "own" if k in tree["own"] else "every"
             data = (clipped[k].values if isinstance(clipped[k], Slices) else clipped[k]).data
             x = values(found[side][k])
-            same(x, np.array(data, x.dtype).reshape(values(whole_tree[k]).shape), f"leaf {k}")
-            same(values(by_keras[side][k]), values(keras[k]), f"leaf {k} by keras")
+            assert_same(x, np.array(data, x.dtype).reshape(values(whole_tree[k]).shape), f"leaf {k}")
+            assert_same(values(by_keras[side][k]), values(keras[k]), f"leaf {k} by keras")
         if math.isfinite(norm):
             return
         with pytest.raises(FloatingPointError, match=f"the norm of the gradient is {norm}"):
@@ -142,20 +116,6 @@ def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
         assert all((values(x) == 0).all() for side in zeroed.values() for x in side.values())
 
     thread_results(size, run)
-
-
-@pytest.mark.outside
-@pytest.mark.parametrize("engine", ["torch", "mpi"])
-def test_processes_find_it_too(engine: str) -> None:
-    if why := absent(engine):
-        pytest.skip(why)
-    found = run_ranks(engine, 2, f"{__file__}:clipped_norm").values
-    assert found == [float(islices.global_norm(whole("tables and a replicated layer")))] * 2
-
-
-def clipped_norm(group: Group) -> float:
-    tree, replicated = on_rank(gradients()["tables and a replicated layer"], group.rank, group.size)
-    return float(islices.clip_by_global_norm(tree, 1.0, group=group, replicated=replicated)[1])
 
 
 def of(*values: float, dtype: str = "float32") -> Any:
@@ -233,23 +193,19 @@ def test_one_rank_needs_no_engine() -> None:
         assert kept["a"] is leaves["a"], "the caller's own, where nothing changes"
 
 
-@pytest.mark.parametrize("replicated", [2, None], ids=repr)
-def test_replicated_is_a_bool_for_each_leaf(replicated: Any) -> None:
-    with pytest.raises(TypeError, match=r"replicated: got .*accepted is a bool"):
-        islices.global_norm([np.ones(2)], replicated=replicated)
-
-
 @pytest.mark.parametrize(
-    ("replicated", "words"),
+    ("replicated", "error", "words"),
     [
-        ({"a": True}, "another dict"),
-        ([{"a": True}, False], "another dict"),
+        (2, TypeError, "got .*accepted is a bool"),
+        (None, TypeError, "got .*accepted is a bool"),
+        ({"a": True}, ValueError, "got another dict"),
+        ([{"a": True}, False], ValueError, "got another dict"),
     ],
     ids=repr,
 )
-def test_replicated_of_another_structure(replicated: Any, words: str) -> None:
+def test_replicated_has_a_bool_for_each_leaf(replicated: Any, error: type[Exception], words: str) -> None:
     tree = [{"b": np.ones(2)}, np.ones(2)]
-    with pytest.raises(ValueError, match=f"replicated: got {words}"):
+    with pytest.raises(error, match=f"replicated: {words}"):
         islices.clip_by_global_norm(tree, 1.0, group=Alone(), replicated=replicated)
 
 
@@ -272,7 +228,7 @@ def one_process(values: np.ndarray, indices: np.ndarray, dense: np.ndarray, how:
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1.0), ("float64", 1e200)])
 def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+    jax = pytest.importorskip("jax")
     from islices.backends.jax.precision import enable_x64
 
     def clip(values: Any, indices: Any, dense: Any, how: str) -> Any:
@@ -289,11 +245,9 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
             jax.jit(lambda x: islices.global_norm([x], group=Alone()))(dense)
         mapped = jax.jit(jax.vmap(clip, (0, 0, None, None), axis_name="ranks"), static_argnums=3)
         got = list(map(np.asarray, mapped(values, indices.astype("int32"), dense, how)))
-    expected, layer, norm = one_process(values, indices, dense, how)
+    expected, *shared = one_process(values, indices, dense, how)
     for rank in range(ranks):
-        same(got[0][rank], expected[rank], f"rank {rank}: values")
-        same(got[1][rank], layer, f"rank {rank}: layer")
-        same(got[2][rank], np.asarray(norm), f"rank {rank}: norm")
+        assert_same([x[rank] for x in got], [expected[rank], *shared], f"rank {rank}")
 
 
 def replicas() -> None:
@@ -304,27 +258,23 @@ def replicas() -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
-    def clip(values: Any, indices: Any, dense: Any, how: str) -> Any:
+    def clip(values: Any, indices: Any, dense: Any) -> Any:
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
         s = tf.IndexedSlices(values[rank], indices[rank], tf.constant([4, 3], tf.int64))
-        given = {"group": "tensorflow", "replicated": [False, True]}
-        (clipped, layer), norm = islices.clip_by_global_norm([s, dense], 0.7, semantics=how, **given)
+        (clipped, layer), norm = islices.clip_by_global_norm(
+            [s, dense], 0.7, group="tensorflow", replicated=[False, True]
+        )
         return clipped.values, layer, norm
 
     arrays = stacked(2, 1e20, "float32")
-    got = tf.function(lambda *x: strategy.run(clip, (*x, "islices")))(*map(tf.constant, arrays))
-    expected, layer, norm = one_process(*arrays, "islices")
-    values, layers, norms = map(strategy.experimental_local_results, got)
+    got = tf.function(lambda *x: strategy.run(clip, x))(*map(tf.constant, arrays))
+    expected, *shared = one_process(*arrays, "islices")
+    got = list(map(strategy.experimental_local_results, got))
     for rank in range(2):
-        same(values[rank].numpy(), expected[rank], f"replica {rank}")
-        same(layers[rank].numpy(), layer, f"replica {rank}")
-        same(np.asarray(norms[rank].numpy()), np.asarray(norm), f"replica {rank}")
-    print("all alike")
+        assert_same([x[rank] for x in got], [expected[rank], *shared], f"replica {rank}")
 
 
 @pytest.mark.outside
 def test_within_replicas_of_tensorflow() -> None:
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    code = "import test_norms; test_norms.replicas()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
-    assert done.stdout.endswith("all alike\n"), done.stdout + done.stderr[-3000:]
+    pytest.importorskip("tensorflow")
+    run_code("import test_norms; test_norms.replicas()", path=SHARED, cwd=Path(__file__).parent)

@@ -7,13 +7,11 @@ The engine is for arrays of loopback, a test framework, and passes the suite's c
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from suite_runs import LOOPBACK, run_suite
+from suite_runs import LOOPBACK, run_code, run_suite, write_distribution
 
 from islices.conformance.ranks import launch
 
@@ -88,37 +86,24 @@ def site(tmp_path: Path) -> Path:
     """Write loopback's backend and an engine for its arrays to a folder, and return the folder."""
     site = shutil.copytree(LOOPBACK, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "file_ranks.py").write_text(ENGINE)
-    plugin(site, "loopback", "file_ranks")
+    write_distribution(site, "file_ranks", "islices.engines", loopback="file_ranks")
     return site
 
 
-def plugin(site: Path, name: str, value: str, distribution: str = "file_ranks") -> None:
-    info = site / f"{distribution}-1.0.dist-info"
-    info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    with (info / "entry_points.txt").open("a") as points:
-        if not points.tell():
-            points.write("[islices.engines]\n")
-        points.write(f"{name} = {value}\n")
-
-
 def run(site: Path, code: str) -> None:
-    prelude = f"""
+    prelude = """
         import sys
-        sys.path.insert(0, {str(site)!r})
         import numpy as np, islices
         from islices.distributed import all_reduce, get_group
         from islices.distributed.engines import engine_of, list_engines
 
         def error(kind, *given):
             try:
-                return f"no error but {{get_group(*given)}}"
+                return f"no error but {get_group(*given)}"
             except kind as e:
                 return str(e)
     """
-    program = textwrap.dedent(prelude) + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_code(textwrap.dedent(prelude) + textwrap.dedent(code), path=site)
 
 
 @pytest.mark.outside
@@ -155,7 +140,7 @@ def test_it_is_an_engine_as_the_built_in_ones_are(site: Path, tmp_path: Path) ->
 )
 def test_a_broken_engine_fails_when_selected_and_disturbs_nobody(source: str, words: str, site: Path) -> None:
     (site / "broken_ranks.py").write_text(source)
-    plugin(site, "broken", "broken_ranks")
+    write_distribution(site, "broken_ranks", "islices.engines", broken="broken_ranks")
     (site / "broken.py").write_text("class Mesh: pass")
     run(
         site,
@@ -170,8 +155,8 @@ def test_a_broken_engine_fails_when_selected_and_disturbs_nobody(source: str, wo
 
 
 def test_a_name_that_is_built_in_or_claimed_twice_is_refused(site: Path) -> None:
-    plugin(site, "torch", "file_ranks", "usurper")
-    plugin(site, "loopback", "file_ranks:group", "another")
+    write_distribution(site, "usurper", "islices.engines", torch="file_ranks")
+    write_distribution(site, "another", "islices.engines", loopback="file_ranks:group")
     run(
         site,
         """

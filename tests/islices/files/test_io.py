@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
 import sys
-import textwrap
 import tracemalloc
 from collections import namedtuple
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from suite_runs import run_code
 
 import islices
 from islices.conformance.properties.files import same
@@ -306,14 +305,6 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path: Path, monk
             call(tmp_path / "x.safetensors")
 
 
-def run(code: str, *arguments: object, **options: Any) -> str:
-    """Return what `code` prints in a new process."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 # ---------------------------------------------------------------------- exchange with other programs
 def test_others_read_our_files(tmp_path: Path) -> None:
     s = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 1], np.int32), (6, 3))
@@ -414,7 +405,7 @@ FULL = """
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     islices.save(path, np.arange(3))
-    assert run(FULL, path).startswith("OSError")
+    assert run_code(FULL, path).startswith("OSError")
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert islices.load(path).tolist() == [0, 1, 2]
 

@@ -16,7 +16,7 @@ import pytest
 import islices
 import islices.backends
 
-pytest.importorskip("numba", reason="numba is not installed")
+pytest.importorskip("numba")
 
 #: Prints "kernels" or "NumPy", the number of kernels that were loaded from disk, and the number that were compiled.
 WORK = """

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 
 import islices
 from islices import IndexedSlices
 from islices.conformance.oracle_optim import OPTIMIZERS
 
-numba = pytest.importorskip("numba", reason="numba is not installed")
+numba = pytest.importorskip("numba")
 kernels = pytest.importorskip("islices.kernels")
 halves = pytest.importorskip("islices.kernels.halves")
 operations = pytest.importorskip("islices.kernels.operations")
@@ -27,7 +28,6 @@ FLOATS = (
     "float32",
     "float64",
 )
-DTYPES = ("float16", "float32", "int64")
 #: (shape of a row, largest number of slices); 3000 numbers are more than one block of squares
 ROWS = 300
 ROW_SHAPES = (((), 200), ((1,), 200), ((3,), 200), ((4, 5), 200), ((0,), 200), ((7,), 200), ((64,), 100), ((3000,), 9))
@@ -78,27 +78,6 @@ def some_slices(
     if layout == "cancelling" and n > 1:
         values[-(n // 2) :] = -values[: n // 2]
     return IndexedSlices(values, ids, (rows, *row_shape))
-
-
-def arrays(x: Any) -> list[np.ndarray]:
-    if isinstance(x, IndexedSlices):
-        return [x.values, x.indices]
-    if isinstance(x, dict):
-        return [part for value in x.values() for part in arrays(value)]
-    if isinstance(x, (list, tuple)):
-        return [part for value in x for part in arrays(value)]
-    return [np.asarray(x)]
-
-
-def same(got: Any, expected: Any, subject: str = "") -> None:
-    got, expected = arrays(got), arrays(expected)
-    assert len(got) == len(expected), subject
-    for g, e in zip(got, expected, strict=True):
-        assert g.dtype == e.dtype, subject
-        assert g.shape == e.shape, subject
-        if g.dtype.kind == "V":  # NumPy's tests do not know ml_dtypes' numbers as floats
-            g, e = g.astype(np.float32), e.astype(np.float32)
-        np.testing.assert_array_equal(g, e, subject)
 
 
 def without(call: Callable[[], Any]) -> Any:
@@ -224,7 +203,7 @@ def test_indices_of_every_size(top: int, n: int) -> None:
         # no number of rows is greater than the greatest int64
         s = IndexedSlices(values, ids, (top + 1 if top < 2**63 - 1 else None, 2))
         for operation in (islices.coalesce, islices.norm, lambda s: islices.clip_by_row_norm(s, 0.1)):
-            same(operation(s), without(lambda s=s, operation=operation: operation(s)), index)
+            assert_same(operation(s), without(lambda s=s, operation=operation: operation(s)), index)
         order = np.argsort(ids, kind="stable")
         groups = operations.group(ids)
         assert (groups is None) == (max(1, int(ids.max()).bit_length()) + n.bit_length() > 64), "what can be packed is"
@@ -246,7 +225,7 @@ def test_threads_change_no_bit(dtype: str, count: int, monkeypatch: pytest.Monke
     expected = without(lambda: [call() for call in calls])
     shared(monkeypatch, count)
     for k, (call, e) in enumerate(zip(calls, expected, strict=True)):
-        same(call(), e, f"call {k}")
+        assert_same(call(), e, f"call {k}")
 
 
 @pytest.mark.parametrize(("label", "dtype"), [("adamw-decay", "float32"), ("sgd-decay", "bfloat16")])
@@ -262,7 +241,7 @@ def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: 
             expected = without(lambda grad=grad, kept=kept: stepped(label, grad, table, **kept))
             for count in (1, 4, 7):
                 shared(monkeypatch, count)
-                same(stepped(label, grad, table, **kept), expected, f"{count} threads, master={master}")
+                assert_same(stepped(label, grad, table, **kept), expected, f"{count} threads, master={master}")
 
 
 def test_kernels_are_switched_in_a_block() -> None:

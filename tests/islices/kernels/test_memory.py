@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
+from suite_runs import SHARED, run_code
 
 import islices
 from islices import IndexedSlices
 from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.peak_memory import peak_growth
 
-pytest.importorskip("numba", reason="numba is not installed")
+pytest.importorskip("numba")
 
 SCATTERS = ("add", "update", "div")
 RNG = np.random.default_rng(0)
@@ -79,7 +78,7 @@ def agree(call: Callable[[], Any], subject: str) -> Any:
         assert got == expected, subject
         return got
     for g, e in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(g, e, subject)
+        assert_array_equal(g, e, subject)
     return got
 
 
@@ -126,9 +125,9 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
             if lying != "byte-swapped":
                 (expected,) = [agree(c, name) for n, c in calls(plain, IDS, (20, 6)).items() if n == name]
                 for g, e in zip(got, expected, strict=True):
-                    np.testing.assert_array_equal(g, e)
-        np.testing.assert_array_equal(values, before[0], "the caller's values")
-        np.testing.assert_array_equal(ids, before[1], "the caller's indices")
+                    assert_array_equal(g, e)
+        assert_array_equal(values, before[0], "the caller's values")
+        assert_array_equal(ids, before[1], "the caller's indices")
 
 
 @pytest.mark.parametrize("op", SCATTERS)
@@ -148,8 +147,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
         others = np.ones(frame.shape, bool)
         others[view] = False
         out = islices.scatter(frame[view], s, op)
-        np.testing.assert_array_equal(out, expected)
-        np.testing.assert_array_equal(frame[view], expected, "in place")
+        assert_array_equal(out, expected)
+        assert_array_equal(frame[view], expected, "in place")
         assert (frame[others] == 9).all(), "beside the table"
     with pytest.raises(ValueError, match="read-only"):
         islices.scatter(read_only(TABLE), s, op)
@@ -174,11 +173,7 @@ def test_bad_indices_that_nobody_checked() -> None:
                         if name == "step" or name.startswith("scatter"):
                             assert got[0] is IndexError, (name, bad, got)
         """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_code(code, path=SHARED, cwd=Path(__file__).parent)
 
 
 @pytest.mark.parametrize("index", ["int32", "int64"])

@@ -6,22 +6,21 @@ Tests that may hang run in a separate interpreter with a time limit, so that a d
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from suite_runs import python
 
 import islices
 
-pytest.importorskip("numba", reason="numba is not installed")
+pytest.importorskip("numba")
 threads = pytest.importorskip("islices.kernels.threads")
 operations = pytest.importorskip("islices.kernels.operations")
 
@@ -62,19 +61,10 @@ def check(got, expected):
 """
 
 
-def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: Any) -> str:
+def run(code: str, **environment: str) -> str:
     """Run a fresh interpreter, which must end in time with exit code 0, and return its output."""
-    changed = {**os.environ, "ISLICES_NUM_THREADS": "4", **(env or {})}
-    given = {name: value for name, value in changed.items() if value is not None}
-    script = WORK + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=given,
-        **options,
-    )
+    settings = {"ISLICES_NUM_THREADS": "4", **environment}
+    done = python("-W", "always", "-c", WORK + textwrap.dedent(code), timeout=LIMIT, **settings)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Warning" not in done.stderr or "Warning" in code, done.stderr
     return done.stdout
@@ -101,13 +91,13 @@ def test_settings_of_the_environment() -> None:
         print(islices.config.get_num_threads(), len(os.sched_getaffinity(0)), len(caught), *(x.message for x in caught))
     """
     for given, expected in ((" 007\n", 7), ("", None)):
-        got, cores, *warned = run(code, env={"ISLICES_NUM_THREADS": given}).split()
+        got, cores, *warned = run(code, ISLICES_NUM_THREADS=given).split()
         assert (int(got), warned) == (expected or int(cores), ["0"]), f"ISLICES_NUM_THREADS={given!r}"
     for refused in ("0", "32768", "9" * 5000):
-        got, cores, *warned = run(code, env={"ISLICES_NUM_THREADS": refused}).split()
+        got, cores, *warned = run(code, ISLICES_NUM_THREADS=refused).split()
         assert (got, warned[:4]) == (cores, ["1", "ISLICES_NUM_THREADS:", "got", f"{refused[:40]!r};"]), refused[:40]
     code = "work(); print('numba' in sys.modules)"
-    assert run(code, env={"ISLICES_KERNELS": "0"}).split() == ["False"]
+    assert run(code, ISLICES_KERNELS="0").split() == ["False"]
 
 
 # ---------------------------------------------------------------------- several callers
@@ -284,7 +274,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
             other.join()
             """
         ),
-        env={"NUMBA_CACHE_DIR": str(tmp_path)},
+        NUMBA_CACHE_DIR=str(tmp_path),
     )
 
 

@@ -3,10 +3,10 @@ process."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from suite_runs import run_code
 
 pytest.importorskip("numba")
 
@@ -38,9 +38,8 @@ step(islices.optim.adagrad, np.float64)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited, and /proc read")
 def test_a_step_without_memory_for_its_kernel_is_a_memory_error() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
+    printed = run_code(PROGRAM)
     statement = "64 MiB for a compiled kernel are not free; accepted is islices.config.use_kernels(False)"
-    assert done.stdout.split(" ", 2)[:2] == ["False", "True"], done.stdout
-    assert statement in done.stdout
-    assert done.stdout.endswith("\nFalse "), "the same step, once there is memory"
+    assert printed.split(" ", 2)[:2] == ["False", "True"], printed
+    assert statement in printed
+    assert printed.endswith("\nFalse "), "the same step, once there is memory"

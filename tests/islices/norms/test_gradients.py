@@ -18,7 +18,6 @@ import islices
 IDS = np.array([1, 1, 3])
 VALUES = np.array([[1, 0], [2, 4], [0, 0]], np.float32)  # rows with norm 5 and 0
 UPSTREAM = np.array([[1, -2], [3, 1], [0.5, 2]], np.float32)
-COMPILED = [(name, mode) for name, mode in MODES if mode == "compiled"]
 
 
 def slices(values: Any) -> Any:
@@ -99,7 +98,7 @@ def close(got: Any, want: Any) -> None:
 
 
 def test_torch_differentiates_again_and_forward() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch")
     up, direction, x = (torch.from_numpy(a) for a in (WIDE, DIRECTION, VALUES.astype(np.float64)))
 
     def norm(x: Any) -> Any:
@@ -119,7 +118,7 @@ def test_torch_differentiates_again_and_forward() -> None:
 
 
 def test_jax_differentiates_again_and_forward() -> None:
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+    jax = pytest.importorskip("jax")
     jnp = jax.numpy
     with islices.get_backend("jax").wide_types():
         x = jnp.asarray(VALUES.astype(np.float64))
@@ -134,7 +133,7 @@ def test_jax_differentiates_again_and_forward() -> None:
 
 
 def test_tensorflow_differentiates_again() -> None:
-    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    tf = pytest.importorskip("tensorflow")
     x = tf.constant(VALUES.astype(np.float64))
 
     def product(clip: Callable[[Any], Any]) -> Any:
@@ -152,7 +151,7 @@ def test_tensorflow_differentiates_again() -> None:
 
 
 def test_no_operation_of_jax_gives_a_nan_on_the_way() -> None:
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+    jax = pytest.importorskip("jax")
 
     def loss(x: Any) -> Any:
         norms = islices.norm(slices(x)) + islices.norm(x, 1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same, host
 
 import islices
 from islices import optim
@@ -40,19 +41,8 @@ def gradient(name: str, batch: tuple[np.ndarray, np.ndarray], rows: int | None =
     return islices.IndexedSlices(B.asarray(values), B.asarray(ids), (rows, DIM), **options)
 
 
-def numpy(x: Any) -> np.ndarray:
-    x = x.weights if isinstance(x, islices.Table) else x
-    return np.array(islices.get_backend(x).to_numpy(x))
-
-
 def contents(table: Any, state: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {"table": numpy(table)} | {key: numpy(x) for key, x in state.items()}
-
-
-def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
-    assert a.keys() == b.keys()
-    for key, x in a.items():
-        np.testing.assert_array_equal(x, b[key], err_msg=key)
+    return {"table": host(table)} | {key: host(x) for key, x in state.items()}
 
 
 def train(
@@ -78,12 +68,12 @@ def test_in_place_where_the_framework_is(kind: str) -> None:
     assert all((after[key] is state[key]) is in_place for key in state)
     assert table.padding_idx == 0
     wanted = train("numpy", START.copy(), optimizer)
-    equal(contents(table, after), contents(*wanted))
-    np.testing.assert_array_equal(numpy(own), wanted[0] if in_place else START)
+    assert_same(contents(table, after), contents(*wanted))
+    np.testing.assert_array_equal(host(own), wanted[0] if in_place else START)
 
 
 def test_the_users_parameter_keeps_its_flags() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("torch")
     table = torch_parameter(START)
     out, state = train("torch", table, optim.adam(0.1))
     assert out is table
@@ -100,7 +90,7 @@ def test_native_gradients_dense_gradients_and_none(name: str) -> None:
     wanted = contents(*train("numpy", START.copy(), optimizer, [batch]))
     for grad in (islices.to_native(gradient(name, batch)), gradient(name, batch, rows=None)):
         table = B.asarray(START)
-        equal(contents(*optimizer.step(table, grad, optimizer.init(table))), wanted)
+        assert_same(contents(*optimizer.step(table, grad, optimizer.init(table))), wanted)
     table = B.asarray(START)
     state = optimizer.init(table)
     for grad, options in ((None, {}), (gradient(name, batch), {"apply": False})):
@@ -108,27 +98,13 @@ def test_native_gradients_dense_gradients_and_none(name: str) -> None:
         assert same is table
         assert after == state
     dense = islices.to_dense(gradient(name, batch))
-    equal(
+    assert_same(
         contents(*optimizer.step(table, dense, state)),
         contents(*train("numpy", START.copy(), optim.adam(0.1, rows="all"), [batch])),
     )
 
 
 # ---------------------------------------------------------------------- nothing written by a call that raises
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was(kind: str) -> None:
-    name, make, _ = TABLES[kind]
-    ids, values = BATCHES[0]
-    ids = ids.copy()
-    ids[-1] = ROWS
-    for rows in ("touched", "all"):
-        optimizer = optim.adam(0.1, weight_decay=0.01, rows=rows)
-        table, state = train(name, make(START), optimizer, BATCHES[:2])
-        before = contents(table, state)
-        for bad in (gradient(name, (ids, values), validate=False), gradient(name, (ids, values), None, validate=False)):
-            with pytest.raises(IndexError, match=f"indices: got {ROWS} at position 8"):
-                optimizer.step(table, bad, state)
-        equal(contents(table, state), before)
 
 
 @pytest.mark.parametrize("part", ["table", "v"])
@@ -139,7 +115,7 @@ def test_read_only_arrays_are_found_before_anything_is_written(part: str) -> Non
     ({"table": table} | state)[part].flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         optimizer.step(table, gradient("numpy", BATCHES[1]), state)
-    equal(contents(table, state), before)
+    assert_same(contents(table, state), before)
 
 
 @pytest.mark.parametrize("name", [name for name in ("numpy", "torch") if name in BACKENDS])
@@ -147,33 +123,33 @@ def test_elements_that_share_memory_are_found_before_anything_is_written(name: s
     optimizer, part = optim.adam(0.1), "v"
     table, state = train(name, of(name, START), optimizer, BATCHES[:1])
     parts = {"table": table, **state}
-    host = np.lib.stride_tricks.as_strided(numpy(parts[part]).copy(), (ROWS, DIM), (4, 4))
-    parts[part] = host if name == "numpy" else importlib.import_module("torch").from_numpy(host)
-    before = {key: numpy(x) for key, x in parts.items()}
+    strided = np.lib.stride_tricks.as_strided(host(parts[part]).copy(), (ROWS, DIM), (4, 4))
+    parts[part] = strided if name == "numpy" else importlib.import_module("torch").from_numpy(strided)
+    before = {key: host(x) for key, x in parts.items()}
     with pytest.raises(ValueError, match="share memory"):
         optimizer.step(parts["table"], gradient(name, BATCHES[1]), {k: parts[k] for k in state})
-    equal({key: numpy(x) for key, x in parts.items()}, before)
+    assert_same({key: host(x) for key, x in parts.items()}, before)
 
 
 def test_inference_tensors_are_found_before_anything_is_written() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = pytest.importorskip("torch")
     optimizer, table = optim.adam(0.1), torch.from_numpy(START.copy())
     with torch.inference_mode():
         state = optimizer.init(table)
     with pytest.raises(ValueError, match=r"state\['step'\]: got an inference tensor"):
         optimizer.step(table, gradient("torch", BATCHES[0]), state)
-    np.testing.assert_array_equal(numpy(table), START)
+    np.testing.assert_array_equal(host(table), START)
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
     """Check that a variable with a tensor as state raises: in a tf.function, the table would change while the state
     would not."""
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    pytest.importorskip("tensorflow")
     optimizer, table = optim.adam(0.1), tensorflow_variable(START)
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")
     with pytest.raises(TypeError, match=r"state\['step'\]: got EagerTensor.*tf.Variable"):
         optimizer.step(table, gradient("tensorflow", BATCHES[0]), state)
-    np.testing.assert_array_equal(numpy(table), START)
+    np.testing.assert_array_equal(host(table), START)
 
 
 def test_a_state_of_numpy_arrays_says_how_to_convert_it() -> None:
@@ -199,8 +175,8 @@ def test_a_structure_of_tables_is_stepped_together() -> None:
     grads = {"b": [None, START[:, 0]], "a": gradient("numpy", BATCHES[0])}
     new, after = optimizer.step(tables, grads, state)
     assert new["a"] is tables["a"]
-    equal(contents(new["a"], after["a"]), contents(*train("numpy", START.copy(), optimizer, BATCHES[:1])))
-    equal(contents(new["b"][0], after["b"][0]), contents(START, optimizer.init(START)))
+    assert_same(contents(new["a"], after["a"]), contents(*train("numpy", START.copy(), optimizer, BATCHES[:1])))
+    assert_same(contents(new["b"][0], after["b"][0]), contents(START, optimizer.init(START)))
     assert (new["b"][1] != START[:, 0]).all()
     assert int(after["b"][1]["step"][0]) == 1
 
@@ -220,7 +196,7 @@ def test_nothing_is_written_to_any_table_if_one_does_not_fit() -> None:
         with pytest.raises((TypeError, ValueError), match=r"grad|state"):
             optimizer.step(tables, grads, states)
     for table, own in zip(tables, state, strict=True):
-        equal(contents(table, own), contents(START, optimizer.init(START)))
+        assert_same(contents(table, own), contents(START, optimizer.init(START)))
 
 
 def test_a_function_that_raises_for_the_learning_rate_leaves_everything() -> None:
@@ -233,26 +209,16 @@ def test_a_function_that_raises_for_the_learning_rate_leaves_everything() -> Non
         optim.adam(broken).step(table, gradient("numpy", BATCHES[0]), state)
     with pytest.raises(TypeError, match="lr: got None"):
         optim.adam(lambda step: None).step(table, gradient("numpy", BATCHES[0]), state)
-    equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
+    assert_same(contents(table, state), contents(START, optim.adam(0.1).init(START)))
 
 
 # ---------------------------------------------------------------------- rows, frozen rows, rates
-@pytest.mark.parametrize("rows", ["touched", "all"])
-def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(rows: str) -> None:
-    label = "adam"
-    frozen = np.zeros(ROWS, bool)
-    frozen[[1, 5, 6, 11]] = True
-    free = contents(*train("numpy", START.copy(), OPTIMIZERS[label](rows=rows)))
-    for given in (frozen, np.flatnonzero(frozen), [11, 5, 6, 1, 5]):
-        optimizer = OPTIMIZERS[label](rows=rows, frozen=given)
-        initial = contents(START, optimizer.init(START))
-        done = contents(*train("numpy", START.copy(), optimizer))
-        for key in done.keys() - {"step"}:
-            np.testing.assert_array_equal(done[key][frozen], initial[key][frozen])
-            np.testing.assert_array_equal(done[key][~frozen], free[key][~frozen])
+def test_frozen_rows_are_rows_that_the_gradient_lacks() -> None:
+    frozen = np.isin(np.arange(ROWS), [1, 5, 6, 11])
     dropped = [(i[~frozen[i]], v[~frozen[i]]) for i, v in BATCHES]
-    if rows == "touched":  # frozen rows equal rows that the gradient lacks
-        equal(done, contents(*train("numpy", START.copy(), OPTIMIZERS[label](), dropped)))
+    expected = contents(*train("numpy", START.copy(), OPTIMIZERS["adam"](), dropped))
+    for given in (frozen, np.flatnonzero(frozen), [11, 5, 6, 1, 5]):
+        assert_same(contents(*train("numpy", START.copy(), OPTIMIZERS["adam"](frozen=given))), expected)
 
 
 @pytest.mark.parametrize("label", ["adam", "rowwise_adagrad"])
@@ -261,7 +227,7 @@ def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytes
     whole = contents(*train("numpy", START.copy(), optimizer))
     monkeypatch.setattr("islices.optim.row_steps.BLOCK", 5 * DIM)
     monkeypatch.setattr("islices.optim.row_steps.PIECE", 2 * DIM)
-    equal(contents(*train("numpy", START.copy(), optimizer)), whole)
+    assert_same(contents(*train("numpy", START.copy(), optimizer)), whole)
 
 
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
@@ -276,17 +242,6 @@ def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
     grad = islices.IndexedSlices(np.ones(2, np.float16), np.array([5, 6], np.int32), (rows,))
     optimizer.step(table, grad, optimizer.init(table))
     assert table[:8].tolist() == [0, 0, 0, 0, 0, 0, -1, 0]
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_micro_batches_accumulate_by_add(name: str) -> None:
-    """Check that `add` joins micro-batches, and that a step on the result has the bits of a step on the whole batch."""
-    B, optimizer = islices.get_backend(name), optim.adam(0.1)
-    table = B.asarray(START)
-    whole = islices.add(*(gradient(name, batch) for batch in BATCHES))
-    table, state = optimizer.step(table, whole, optimizer.init(table))
-    joined = tuple(np.concatenate(parts) for parts in zip(*BATCHES, strict=True))
-    equal(contents(table, state), contents(*train("numpy", START.copy(), optimizer, [joined])))
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -315,7 +270,7 @@ def test_each_frameworks_own_checkpoint_carries_a_training_on(kind: str, tmp_pat
     restored = SAVERS[kind](state, tmp_path)
     assert {type(x) for x in restored.values()} == {type(x) for x in state.values()}
     done = train(name, table, optimizer, BATCHES[4:], state=restored)
-    equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
+    assert_same(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
 
 
 @pytest.mark.parametrize(("here", "there"), list(zip(BACKENDS, BACKENDS[1:] + BACKENDS[:1], strict=True)))
@@ -326,7 +281,7 @@ def test_a_state_goes_on_in_another_framework(here: str, there: str) -> None:
     if there == "numpy":
         table, state = np.array(table), {key: np.array(x) for key, x in state.items()}
     done = train(there, table, optimizer, BATCHES[4:], state=state)
-    equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
+    assert_same(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
 
 
 def test_repr() -> None:
@@ -375,15 +330,4 @@ def test_optimizers_pickle_and_copy(frozen: Any) -> None:
     frozen[:] = [3] * len(frozen)  # the optimizer has copied the rows
     for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert repr(again) == repr(made)
-        equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_one_array_in_two_places_is_refused(name: str) -> None:
-    B, optimizer = islices.get_backend(name), optim.adam(0.1)
-    table = B.asarray(START)
-    state = optimizer.init(table)
-    for shared in ({**state, "v": state["m"]}, {**state, "m": table}):
-        with pytest.raises(ValueError, match=r"state\[.*got memory of"):
-            optimizer.step(table, gradient(name, BATCHES[0]), shared, donate=True)
-    equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
+        assert_same(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))

@@ -20,7 +20,7 @@ def test_a_rule_without_operators_says_so() -> None:
 
 
 def test_optimizers_share_the_kernel_of_a_rule() -> None:
-    pytest.importorskip("numba", reason="numba is not installed")
+    pytest.importorskip("numba")
     from islices.kernels.updating import step_kernel
 
     def kernel(*args: Any, **options: Any) -> Any:

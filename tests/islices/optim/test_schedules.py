@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 
 import islices
 from islices import optim
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 from islices.optim.record import RECORDS
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
-keras = pytest.importorskip("keras", reason="Keras is not installed")
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+jax = pytest.importorskip("jax")
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
 
 ROWS = 5
 TABLE = np.linspace(-1, 1, ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
@@ -51,12 +52,6 @@ def remade(make: Make) -> dict[str, Any]:
     return {"table": table, **state}
 
 
-def same(got: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert got.keys() == expected.keys()
-    for name, x in expected.items():
-        np.testing.assert_array_equal(np.asarray(got[name]), np.asarray(x), err_msg=name)
-
-
 # ---------------------------------------------------------------------- hyperparameters of a step
 CASES: dict[str, Make] = {
     "torch beta1": lambda x: optim.adam(0.1, beta1=x, semantics="torch", rows="all"),
@@ -72,13 +67,13 @@ CASES: dict[str, Make] = {
 def test_a_function_of_the_step_is_the_number_of_the_step(name: str) -> None:
     make = CASES[name]
     expected = remade(make)
-    same(steps(make(by_step)), expected)
+    assert_same(steps(make(by_step)), expected)
     traced = jax.jit(lambda table: steps(make(by_step), table))(TABLE)
     if name in ("torch beta1", "keras beta2"):  # Python computes the power if the step is known
         for key, x in expected.items():
             np.testing.assert_allclose(np.asarray(traced[key]), x, rtol=1e-6, atol=1e-7)
     else:
-        same(traced, expected)
+        assert_same(traced, expected)
 
 
 def test_an_array_is_read_at_each_step() -> None:
@@ -88,13 +83,13 @@ def test_an_array_is_read_at_each_step() -> None:
     for k, grad in enumerate(GRADS):
         momentum[0] = by_step(k)
         table, state = optimizer.step(table, grad, state)
-    same({"table": table, **state}, remade(lambda x: optim.sgd(0.1, momentum=x)))
+    assert_same({"table": table, **state}, remade(lambda x: optim.sgd(0.1, momentum=x)))
 
 
 def test_a_schedule_of_keras_and_a_variable_in_a_graph() -> None:
     make, table = CASES["keras beta2"], tf.Variable(TABLE)
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.5, 0.75, 0.875])
-    same(steps(make(schedule), table), remade(make))
+    assert_same(steps(make(schedule), table), remade(make))
     now, table = tf.Variable(0.0), tf.Variable(TABLE)
     optimizer = make(now)
     state = optimizer.init(table)
@@ -106,7 +101,7 @@ def test_a_schedule_of_keras_and_a_variable_in_a_graph() -> None:
     for k, g in enumerate(GRADS):
         now.assign(by_step(k))
         step(tf.constant(g.values), tf.constant(g.indices))
-    same({"table": table, **state}, remade(make))
+    assert_same({"table": table, **state}, remade(make))
 
 
 def test_a_number_that_leaves_its_range_writes_nothing() -> None:
@@ -117,7 +112,7 @@ def test_a_number_that_leaves_its_range_writes_nothing() -> None:
         optimizer.step(table, GRADS[1], state)
     with pytest.raises(TypeError, match=r"eps: got .*; accepted is a number, or a function of the step that returns"):
         optim.adam(0.1, eps=lambda step: np.ones(2)).step(table, GRADS[1], state)
-    same({"table": table, **state}, before)
+    assert_same({"table": table, **state}, before)
 
 
 def test_in_traced_code_a_rate_that_is_known_is_looked_at() -> None:
@@ -128,7 +123,7 @@ def test_in_traced_code_a_rate_that_is_known_is_looked_at() -> None:
 
 @pytest.mark.parametrize("x", [Fraction(999, 1000), np.longdouble(0.999), lambda step: Fraction(999, 1000)])
 def test_any_real_number_is_a_float(x: Any) -> None:
-    same(steps(optim.adam(Fraction(1, 10), beta2=x)), steps(optim.adam(0.1, beta2=0.999)))
+    assert_same(steps(optim.adam(Fraction(1, 10), beta2=x)), steps(optim.adam(0.1, beta2=0.999)))
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:
@@ -139,7 +134,7 @@ def test_numbers_of_numpy_are_taken_as_they_are() -> None:
     for beta in (np.float32(0.9), float(np.float32(0.9))):
         optimizer = optim.adam(0.1, beta1=beta)
         ends.append(optimizer.step(table.copy(), grad, optimizer.init(table)))
-    same({"table": ends[0][0], **ends[0][1]}, {"table": ends[1][0], **ends[1][1]})
+    assert_same({"table": ends[0][0], **ends[0][1]}, {"table": ends[1][0], **ends[1][1]})
 
 
 # ---------------------------------------------------------------------- rows and semantics
