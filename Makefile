@@ -15,7 +15,7 @@ JUDGED := .venv-judged
 JUDGES := --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 # Parts of `make soak`: random and hostile input, every setting, other environments. `make soak-laws` runs one part.
 # Long parts come last, so that an interrupted run has run most parts.
-SOAK := soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
+SOAK := soak-floors soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
@@ -36,11 +36,14 @@ test-all: $(READY)  ## run the tests of installs, processes and pages: 15 minute
 soak:  ## run all parts even if one fails: about two hours on two cores
 	$(MAKE) --keep-going $(SOAK)
 
-$(SOAK): $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready $(JUDGED)/ready
+$(SOAK): $(READY)
+soak-floors: $(OLDER:%=%/ready)
+soak-paddle soak-judged: $(PADDLE)/ready $(JUDGED)/ready
 
-soak-conform:  # every case here, and the quick profile in older environments and on Paddle
+soak-floors:  # the quick profile with the oldest supported versions
+	$(TIMED) $(BIN)/islices conform $(OLDER:%=--python %/bin/python)
+soak-conform:  # every case
 	$(TIMED) $(BIN)/islices conform --profile full --variant standard --json soak.jsonl
-	$(TIMED) $(BIN)/islices conform $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
 soak-variants:
 	$(TIMED) $(BIN)/islices conform --variant all
 soak-threads:
@@ -48,6 +51,7 @@ soak-threads:
 	$(TIMED) env ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
 soak-paddle:
 	$(TIMED) $(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
+	$(TIMED) $(BIN)/islices conform -b paddle --python $(PADDLE)/bin/python
 soak-tests:  # spread test by test: one file's mutants take two thirds of the time
 	$(TIMED) $(PYTEST) --dist worksteal -m soak
 soak-judged:
