@@ -70,7 +70,8 @@ def _round_float16(x):
 
 
 class Format(NamedTuple):
-    """The dtype of stored values, the dtype of computations on them, and the conversions between the two."""
+    """The dtype of stored values, the dtype for computations on these values, and the conversions between the
+    dtypes."""
 
     stored: np.dtype[Any]
     wide: np.dtype[Any]

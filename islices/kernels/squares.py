@@ -35,7 +35,7 @@ HALVES = 1.5 * 2.0**26
 
 
 def _cut(term, upper_unit, lower_unit):
-    """Return the term's upper and lower bits as two integers. Each integer also includes a cutting constant's bits."""
+    """Return the term's upper and lower bits as two integers, each with the bits of the constant that made the cut."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
@@ -51,7 +51,7 @@ cut, power_of_two = inline(_cut), inline(_power_of_two)
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel that sums the terms of an array, for a dtype and a norm's order 1 or 2.
+    """Return the kernel that adds the terms of an array to bins, for a dtype and a norm's order 1 or 2.
 
     If `exact`, the kernel adds uncut terms to limbs instead of bins.
     """
@@ -66,8 +66,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     without_sign = bits(np.iinfo(bits).max >> 1)
 
     def largest_and_least(x, row, begin, end):
-        """Return the bits of the largest absolute value, and a lower bound on the exponent of the smallest
-        nonzero one."""
+        """Return the bits of the largest absolute value, and a lower bound on the exponent of the smallest nonzero
+        value."""
         top, least = zero, most
         for j in range(begin, end):
             size = bits(number(x[row, j]).view(bits) & without_sign)  # type: ignore[operator]
@@ -79,7 +79,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     largest = inline(largest_and_least)
 
     def add_terms(x, row, begin, end, bins):
-        """Add the terms of x[row, begin:end], at most `BLOCK` of them, to the bin of their power of two."""
+        """Add the terms of x[row, begin:end], at most `BLOCK` numbers, to the bin of their power of two."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(mantissa)
         terms = np.int64(end - begin) * (3 if drops else 1)
@@ -159,9 +159,9 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel that sums the terms of summed rows, for a dtype and a norm's order 1 or 2.
+    """Return the kernel that sums rows with the same index and adds the terms of the sums to bins.
 
-    `exact` has the same meaning as for `dense_kernel`.
+    The arguments are those of `dense_kernel`.
     """
     stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
@@ -193,7 +193,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     def norm(values, indices):
         """Return the norm of a few rows, after summing rows with the same index; without indices, sum no rows.
 
-        Return -1 if `grouping` returns -1, or if the rounding of the norm is undecided.
+        Return -1 if the indices cannot be grouped, or if the rounding of the norm is undecided.
         """
         n = len(values)
         bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)

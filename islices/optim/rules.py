@@ -25,21 +25,21 @@ def decoupled(w, keep):
 
 
 def shrunk(w, decay, rate):
-    """Return the weight after Keras's weight decay, which subtracts a multiple of the weight."""
+    """Return the weight after Keras's weight decay, which subtracts weight * decay * rate."""
     return w - mul(mul(w, decay), rate)
 
 
 # ---------------------------------------------------------------------- moments
 def running(m, x, gain, beta):
-    """Return a running mean after one more number: m + gain (x - m), or beta m + gain x if `beta` is given."""
+    """Return the running mean m after one more number x: m + gain (x - m), or beta m + gain x if `beta` is given."""
     return m + mul(gain, x - m) if beta is None else mul(beta, m) + mul(gain, x)
 
 
 def gradient_mean(m, g, gain, beta, half, one):
-    """Return a running mean of gradients after one more gradient, as torch's lerp_ computes it if `half` is given."""
+    """Return a running mean of gradients after one more gradient; if `half` is given, compute it like torch's lerp_."""
     return running(m, g, gain, beta) if half is None else lerp(m, g, gain, half, one)
 
 
 def square_mean(v, g, q, gain, beta):
-    """Return a running mean of squares after one more gradient. Without q, add (gain g) g, like torch's addcmul_."""
+    """Return a running mean of squares after one more square. If q is None, add (gain g) g, like torch's addcmul_."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)
