@@ -13,8 +13,8 @@ bytes. If ranks store unequal numbers of rows, all ranks wait for the rank with 
 in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective costs one latency for each
 other rank.
 
-U is unknown at the time of the choice, so half of all rows are assumed to be distinct. If all are distinct, ranges move
-1 / R more bytes than gather; if all ranks have the same rows, they move 2 / R of gather's bytes. SPEC clause 25.
+U is unknown at the time of the choice, so half of all rows are assumed to be distinct. If all are distinct, ranges send
+1 / R more bytes than gather. If all ranks have the same rows, ranges send 2 / R of gather's bytes. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost for one rank: the bytes that it receives on average, and the number of collectives after the one in
-    which ranks agree."""
+    """The cost for one rank: the bytes that the rank receives on average, and the number of collectives, without the
+    preflight."""
 
     nbytes: float
     collectives: int
