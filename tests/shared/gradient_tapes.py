@@ -27,7 +27,7 @@ Loss = Callable[..., Any]
 
 
 def read(backend: Any, x: Any) -> np.ndarray:
-    """Convert an array of the framework to float64 in NumPy."""
+    """Convert an array of the framework to a float64 NumPy array."""
     host = backend.to_numpy(x)
     return (bfloat16_to_float32(host) if backend.dtype(x) == "bfloat16" else host).astype(np.float64)
 
@@ -55,7 +55,8 @@ class Tape:
         return self.backend.asarray(x)
 
     def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Return the sum of all x * weight in `pairs`, computed in the wider type by the framework's operations."""
+        """Return the sum of all x * weight in `pairs`, computed by the framework's operations in the dtype of the
+        weights."""
         total = None
         for x, weight in pairs:
             if self.framework == "torch":
@@ -72,7 +73,8 @@ class Tape:
         return total
 
     def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
-        """Return the float64 gradients of a loss with respect to each argument, and None for integer arguments."""
+        """Return the float64 gradients of a loss with respect to each argument, and None for arguments that are not
+        floats."""
         floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
         with self.running():
             arrays = [self.array(x) for x in given]
