@@ -226,8 +226,8 @@ def renumber(
     Returns
     -------
     same type as table; with state (table, state)
-        The renumbered tables, and the state if it is given. The arrays are new; nothing changes in place. Kept rows
-        have the same bits.
+        The renumbered tables, and the state if it is given. No array changes in place, and kept rows have the same
+        bits.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Find the `Group` that connects an array, or an engine's object, with other ranks.
 
-Engines are found like backends (`islices.core.registry`). Built-in ones are ``islices.backends.NAME.collectives``;
+Engines are found like backends (`islices.core.registry`). Built-in engines are ``islices.backends.NAME.collectives``;
 others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``, and
 also the name of the module that defines the engine's objects. Without a name in ``group=``, an engine is used only
 after that module has been imported, or, for MPI, if a launcher has started the process. The engine serves the framework
@@ -109,7 +109,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         The backend of the arrays to send, which decides between several engines. Without `like`, several engines raise
         ValueError.
     timeout : float, optional
-        Seconds to wait for another rank. The default is that of the engine; for MPI, which has none, it is 600.
+        Seconds to wait for another rank. The default is the engine's timeout, or 600 for MPI.
 
     Returns
     -------

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Routes(NamedTuple):
-    """The rows that this rank requested, and the rows that other ranks requested from it."""
+    """The rows that this rank requested, and the rows that each rank requested from this rank."""
 
     #: where this rank's distinct ids are cut, (ranks + 1,): the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r
     cuts: Host

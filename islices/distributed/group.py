@@ -78,8 +78,9 @@ class Group(abc.ABC):
     their engine.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
-    sets ``engine``, `rank` and `size`. It implements the primitive `_all_to_all` and, if that is faster than the
-    default, `_all_gather`. Both may raise any error of the engine; `_failure_of` translates the error.
+    sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If a method is faster than the
+    default `_all_gather`, the adapter implements `_all_gather` too. Both may raise any error of the engine;
+    `_failure_of` translates the error.
 
     Parameters
     ----------
@@ -148,12 +149,12 @@ class Group(abc.ABC):
         ----------
         data : uint8 NumPy array, shape (n,)
         lengths : sequence of int, optional
-            The length of each rank's bytes. By default all have the length of this rank's bytes.
+            The length of each rank's bytes; by default the length of this rank's bytes.
 
         Returns
         -------
         list of uint8 arrays
-            In the order of ranks.
+            One array per rank, in the order of ranks.
         """
         sizes = [len(data)] * self.size if lengths is None else [int(n) for n in lengths]
         if self.size == 1:
@@ -175,7 +176,7 @@ class Group(abc.ABC):
         Returns
         -------
         list of uint8 arrays
-            In the order of ranks.
+            One array per rank, in the order of ranks.
         """
         if self.size == 1:
             return [parts[0]]

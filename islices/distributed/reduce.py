@@ -281,8 +281,8 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
 def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
     """Return zeros for the named leaves, which are None on this rank. Leaves that are None on every rank are left out.
 
-    The zeros are of the framework of this rank's other leaves. If there are none, they are of the framework of the
-    first rank with leaves, or of NumPy if that framework is missing.
+    The zeros are of the framework of this rank's other leaves. If this rank has no leaves, the zeros are of the
+    framework of the first rank with leaves, or of NumPy if that framework is missing.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]

@@ -1,4 +1,4 @@
-"""Save a ShardedTable by shard, and load it on any number of ranks. SPEC clause 26.
+"""Save a ShardedTable, one file per rank, and load it on any number of ranks. SPEC clause 26.
 
 A checkpoint is a folder of files that `islices.save` wrote: one per rank, and a header that lists the files of the
 checkpoint. Saving replaces the header last, in one rename; until then the folder contains the old checkpoint. The

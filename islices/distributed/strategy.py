@@ -9,7 +9,7 @@ ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
 bytes. If ranks store unequal numbers of rows, all ranks wait for the rank with most rows, max n_r. That rank sends (R -
-1) max n_r rows by gather. So R max n_r takes the place of N. For a dense array of n bytes the costs are n (R - 1) bytes
+1) max n_r rows by gather. So N is replaced by R max n_r. For a dense array of n bytes the costs are n (R - 1) bytes
 in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective costs one latency for each
 other rank.
 

@@ -1,6 +1,6 @@
 """The manifest, which describes a file's tree: `Contents` makes it, and `read_manifest` reads it.
 
-A manifest is JSON. It describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
+A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
 dtype, shape and SHA-256. The whole manifest is checked before any data are read. May import: `numpy`, the core.
 """
 

@@ -52,7 +52,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Return a numba function that is inlined into each kernel with a call of the function.
+    """Return a numba function that is inlined wherever a kernel calls the function.
 
     A call that is not inlined would count the references of each array argument.
     """

@@ -20,12 +20,12 @@ WRITTEN = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
-    """Group indices and return the number of distinct ones.
+    """Group indices and return the number of distinct indices.
 
     If an index is negative or too large to pack, write nothing and return -1. The arrays are `indices` (n,), `order`
     (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. The function writes the positions
-    to `order`, sorted by index and then by position. It writes the start of each distinct index's run in `order` to
-    `starts`, with n after the last start. It writes the distinct indices, ascending, to `ids`.
+    to `order`, sorted by index and then by position. The function writes the start of each distinct index's run in
+    `order` to `starts`, with n after the last start, and the distinct indices, ascending, to `ids`.
     """
     n = len(indices)
     if n == 0:

@@ -1,9 +1,9 @@
-"""The host's operations with compiled kernels: they prepare arrays, allocate results and divide work among threads.
+"""The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
 The core gets this module from `islices.kernels.active` and calls no other module of the folder. Values have the shape
-(n, *row_shape). NumPy's float16 has that dtype; bfloat16 has the dtype uint16. An array that is not contiguous, not
-aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder, `islices.core.dtypes`,
-`islices.core.host_memory`, `islices.optim.formulas`.
+(n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
+contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
+`islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _cuts(task: Task, share: int) -> list[int]:
 
 
 def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
-    """Return a task over rows of `width` elements; row r has the slots starts[r] to starts[r + 1]."""
+    """Return a task over rows of `width` elements; row r has the slots starts[r] to starts[r + 1] - 1."""
     count, slots = len(starts) - 1, int(starts[-1] - starts[0])
     sparse = slots < count
     return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
@@ -302,9 +302,10 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 
 
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
-    """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
+    """Return the sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
 
     A leaf is (values, order, starts), whose duplicates are summed first, or (values, None, None) without duplicates.
+    The limbs also count the terms that may have dropped bits.
     """
     narrow: list[Host] = []
     wide: list[Host] = []
@@ -352,7 +353,7 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Apply the operator `op` to the table's rows and the slices, in place and one slice after the other.
+    """Update the table's rows with the slices and the operator `op`, in place and one slice after the other.
 
     The ids must be in range. The table must be writable, contiguous, aligned and in this machine's byte order.
     """

@@ -1,14 +1,15 @@
 """Exact sums of squares or of absolute values; the result does not depend on the order or the number of threads.
 
-A kernel scales a block of numbers by a power of two to absolute values below 1. It cuts each term (a square or an
-absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's upper
-bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The kernel
-adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the bins.
+A kernel scales a block of numbers by a power of two to absolute values below 1. The kernel cuts each term (a square or
+an absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's
+upper bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The
+kernel adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the
+bins.
 
 A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
-the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If they can,
-`islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`, this
-folder.
+the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If so,
+`islices.norms.exact` computes the norm, like the norms of frameworks and traces. SPEC clause 7. May import: `numpy`,
+this folder.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _cut(term, upper_unit, lower_unit):
 
 
 def _power_of_two(exponent):
-    """Return 2^exponent as a float64. The exponent must not give a subnormal number."""
+    """Return 2^exponent as a float64. The power must not be subnormal."""
     return np.uint64(np.uint64(exponent + 1023) << np.uint64(52)).view(np.float64)
 
 

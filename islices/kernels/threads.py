@@ -42,8 +42,9 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first use; an invalid
-        value gives a warning. Without the variable, the default is the number of cores that this process may use.
+        A number from 1 to 2^15 - 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first
+        use; an invalid value gives a warning. Without the variable, the default is the number of cores that this
+        process may use.
 
     Raises
     ------
@@ -53,8 +54,8 @@ def set_num_threads(n: int) -> None:
     Notes
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
-    kernels that the main thread calls run in torch's threads. They use at most torch.get_num_threads() threads,
-    unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
+    kernels that the main thread calls run in torch's threads. These kernels use at most torch.get_num_threads()
+    threads, unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
 
     Examples
     --------

@@ -82,7 +82,8 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Return `make` with a cache of its kernels. Formulas that only compute numbers differently share a kernel."""
+    """Return `make` with a cache of its kernels. Formulas with the same code share a kernel, even if their numbers are
+    computed differently."""
 
     @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
     def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:
@@ -135,7 +136,7 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     """Return two functions of one element: `follow` computes the gradient for the rule, and `change_element` applies
-    the rule."""
+    decoupled weight decay and the rule."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.half and not formula.raw

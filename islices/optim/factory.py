@@ -72,7 +72,7 @@ def make(
 def _plain(x: Any) -> Any:
     """Return a NumPy number as a Python float, a NumPy bool as a bool, and anything else unchanged.
 
-    Python numbers make a step compute its numbers in float64.
+    So arithmetic on hyperparameters is in float64.
     """
     if isinstance(x, np.bool_):
         return bool(x)

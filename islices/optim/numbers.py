@@ -29,8 +29,7 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
 
-    The number with a name is a method's result, an attribute, a complement (see `GAINS`) or a hyperparameter. Records
-    derive classes from this class for numbers that a semantics computes or rounds differently.
+    Records derive classes from this class for numbers that a semantics computes or rounds differently.
 
     Attributes
     ----------
@@ -55,7 +54,7 @@ class Numbers:
         self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
-        """Return the number with this name, which may be any name that a rule's parameter may have."""
+        """Return the number with this name: a method's result, an attribute, a complement or a hyperparameter."""
         own = getattr(self, name, None)
         if own is not None:
             return own() if callable(own) else own

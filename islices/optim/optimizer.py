@@ -44,7 +44,8 @@ class Optimizer:
     """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
 
     The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
-    each framework's checkpoints can store it, and `islices.convert` converts it to another framework. SPEC clause 16.
+    each framework's checkpoints can store the state, and `islices.convert` converts the state to another framework.
+    SPEC clause 16.
 
     Attributes
     ----------
@@ -215,8 +216,8 @@ class Optimizer:
             The result of `init` or of the previous step.
         donate : bool
             True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. With
-            False, each step outside jit copies them. donate has no effect on arrays that change in place, or inside
-            jit, where donate_argnums decides.
+            False, each step outside jit copies these arrays. donate has no effect on arrays that change in place, or
+            inside jit, where donate_argnums decides.
         apply : bool, or boolean or integer array of one
             With False or 0 nothing changes, not even the step count. The flag may be traced.
 

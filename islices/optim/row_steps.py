@@ -1,7 +1,7 @@
 """One step of an optimizer: read the gradient's rows of the table, apply the rule to copies, and write them back.
 
-`Request` describes a step. `rows_step` does it with the primitives, and `islices.optim.fused` with a kernel if
-possible. Rows are written after they are computed. If arrays change in place, no table-sized array is allocated.
+`Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
+possible. If arrays change in place, a step outside traced code allocates no table-sized array.
 SPEC clause 16.
 """
 
@@ -299,9 +299,9 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
     """Return x^exponent for `x` and `exponent` of one dtype; `exponent` and `one` have the shape (1, ..., 1) (SPEC
     clause 16).
 
-    Roots and products are correctly rounded; no framework's pow is. The method goes through the binary digits of the
-    exponent's fraction, from the last to the first. For each digit, r becomes sqrt(r), times sqrt(x) if the digit is 1.
-    So each root halves the error so far. Then the result is multiplied by the power for the exponent's whole part.
+    Roots and products are correctly rounded; no framework's pow is. The result r starts at 1. For each binary digit of
+    the exponent's fraction, from the last to the first, r becomes sqrt(r), times sqrt(x) if the digit is 1. So each
+    root halves the error so far. Then r is multiplied by the power for the exponent's whole part.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)

@@ -3,9 +3,9 @@
 The parameters of a rule are the gradient ``g``, the weight ``w``, arrays of the state and numbers; they are passed by
 name. A rule may also have ``q``, the square of the gradient's element or the mean of squares over the row. A rule
 returns the new weight and the new state, in the order of `Formula.state`. A parameter with a default is optional: an
-absent state or number is None, an absent flag False. Kernels omit the branches that absent parameters exclude. Rules
-use only the operators of `islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the written order;
-the order is part of the specification (SPEC clause 16).
+absent state or number is None, and an absent flag is False. Kernels omit the branches that absent parameters exclude.
+Rules use only the operators of `islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the written
+order; the order is part of the specification (SPEC clause 16).
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Blocks:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, code: str, folder: Path) -> dict[str, Any]:
-        """Run the code in a folder, as ``python -c`` does, and return its exit code and output."""
+        """Run the code in a folder, as ``python -c`` does, and return the exit code and the output."""
         if not frameworks_of(code) or not hasattr(
             os, "fork"
         ):  # as fast as the server, without the imports of the server

@@ -272,7 +272,8 @@ def adam(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
+        this mean square as "v_max".
         Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
         "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
@@ -344,7 +345,8 @@ def adamw(
     weight_decay : float, default 0.01
         The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
+        this mean square as "v_max".
         Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
         "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,

@@ -1,4 +1,4 @@
-"""The formulas of gradient descent, with or without momentum in each semantics. SPEC clauses 11 and 16."""
+"""The formulas of gradient descent, with or without momentum, in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
