@@ -68,7 +68,7 @@ def agree(
     error : Exception, optional
         The error of this rank, if there is one; `agree` raises the error after the collectives.
     optional : bool
-        True if a value may be None on a rank and not None on others. The caller then reads ``each``.
+        True if a value may be None on a rank and not None on others. The caller then reads `Agreement.each`.
     free : container of str
         Names whose values may differ between ranks.
 

@@ -186,7 +186,7 @@ class Group(abc.ABC):
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Return a context for the collectives of one call. Another thread that enters the context at the same time
-        gets RuntimeError, and so does a forked process.
+        gets RuntimeError, and so does a forked process unless the group has one rank.
 
         Messages do not identify the sender's thread, so ranks would mix up the messages of two simultaneous calls.
         """

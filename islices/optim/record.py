@@ -38,8 +38,8 @@ class Preset:
         The meaning of the state's arrays that differ between semantics. momentum contains gradients (0), steps that are
         subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected means (1).
     within : float
-        The accepted difference from the framework, in units of float32's eps times the sum of the steps' sizes. 0 means
-        equal bits.
+        The accepted difference from the framework, in units of float32's eps times the sum of the initial size and the
+        sizes of all changes. 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
