@@ -219,8 +219,6 @@ def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
-    """A leaf that is ready to be sent."""
-
     B: Backend  # the backend of the result
     like: Array  # an array on the device of the result; None if the device is unknown
     host: HostLeaf

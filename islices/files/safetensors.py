@@ -41,8 +41,6 @@ LONGEST_HEADER = 1 << 24
 
 
 class Outgoing(NamedTuple):
-    """An array to be written."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -52,8 +50,6 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """An array in a file."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
