@@ -33,13 +33,13 @@ NEW = DROPPED = -1
 
 
 class RowMap:
-    """A mapping from the rows of a new table to the rows of the old one.
+    """A mapping from the rows of a new table to the rows of the old table.
 
     Parameters
     ----------
     old_ids : 1-D integers, one for each row of the new table
-        For each new row the number of its old row, or -1 for an added row. An old row may occur once; old rows that do
-        not occur are dropped.
+        For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
+        that do not occur are dropped.
     old_rows : int, optional
         The number of rows of the old table; `renumber` reads it from the table.
 
@@ -53,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Values are not integers, an old row occurs twice, or the old table does not have it.
+        Values are not integers, an old row occurs twice, or an old row is out of range.
 
     Notes
     -----
@@ -103,12 +103,12 @@ class RowMap:
             )
 
     def new_ids(self, old: Any) -> Host:
-        """Return the new numbers of old rows; the new number of a dropped row is -1.
+        """Return the new numbers of old rows; the new number of a dropped or unknown row is -1.
 
         Parameters
         ----------
         old : integer array of NumPy, or a sequence
-            Numbers of any size.
+            Numbers of rows, which may be out of range.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class RowMap:
         Raises
         ------
         TypeError
-            The numbers are not 64-bit integers.
+            The numbers are not integers of at most 64 bits.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class RowMap:
         Raises
         ------
         IndexError
-            The old table does not have an id, or an id's row is dropped.
+            An id or missing is out of range, or an id's row is dropped and missing is not given.
         TypeError
             Values are not ids, missing is not an int, or ids are traced. In traced code read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
@@ -212,10 +212,10 @@ def renumber(
         The old row of each new row, or -1 for an added row.
     state : tree of arrays, optional
         The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;
-        "step", arrays of one number, None and other objects are unchanged.
+        "step" and arrays of one number are copied, and None and other objects are unchanged.
     fill : number, "mean", array, or function of a shape
-        The new rows of the table. An array has their shape, or ``(1, *row_shape)``; a function is called with their
-        shape. "mean" is the mean of the old rows without the padding row.
+        The new rows of the table. An array has the shape of the new rows, or ``(1, *row_shape)``; a function is
+        called with the shape of the new rows. "mean" is the mean of the old rows without the padding row.
     state_fill : Optimizer, number, or mapping of name to number
         The new rows of the state: the initial values of the islices optimizer, or numbers. Required if a state gets new
         rows.
@@ -226,13 +226,14 @@ def renumber(
     Returns
     -------
     same type as table; with state (table, state)
-        The renumbered tables, and the state if it is given. The arrays are new; nothing changes in place. Kept rows
-        have the same bits.
+        The renumbered tables, and the state if it is given. No array changes in place, and kept rows have the same
+        bits.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row, or is for a table with another number of rows. Or no leaf matches a pattern.
+        The mapping drops the padding row, or is for a table with another number of rows. Or a leaf has another number
+        of rows, new rows of the state have no state_fill, or no leaf matches a pattern.
 
     Notes
     -----
@@ -294,7 +295,8 @@ def renumber(
 
 
 def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
-    """Return the names that match one of the patterns; raise ValueError for a pattern without a match."""
+    """Return the names that match one of the patterns, or all names for None; raise ValueError for a pattern without a
+    match."""
     if patterns is None:
         return names
     wanted = [patterns] if isinstance(patterns, str) else patterns
@@ -329,7 +331,8 @@ class _Leaf(NamedTuple):
             )
 
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
-        """Return (the renumbered leaf, its new rows before rounding to 16 bits)."""
+        """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits). The rows are None for
+        slices."""
         if self.slices is not None:
             s = _slices(self.slices, m)
             return (s if isinstance(self.given, IndexedSlices) else to_native(s, like=self.given)), None
@@ -375,7 +378,10 @@ def _leaf(x: Any, argument: str) -> _Leaf:
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """Return a copy of a number, because states whose arrays change in place must count their steps separately."""
+    """Return a copy of a number, because states whose arrays change in place must count their steps separately.
+
+    A traced number is returned unchanged.
+    """
     if B.is_traced(x):
         return x
     with B.scope():
@@ -394,7 +400,7 @@ def _mean(rows: Host, padding: int | None) -> Host:
 
 
 def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> Host:
-    """Return the new rows, in float32 for 16-bit tables."""
+    """Return the new rows, in float32 for 16-bit tables; raise TypeError or ValueError for an invalid `fill`."""
     made, accepted = fill, "a number, 'mean', an array or a function of a shape"
     if isinstance(fill, str):
         check_name(fill, ("mean",), argument)
@@ -417,7 +423,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Return rows as a host array of a dtype. bfloat16 is stored as its bits in both arrays."""
+    """Return rows as a host array of a dtype. bfloat16 is stored as uint16, in `rows` and in the result."""
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():
@@ -461,7 +467,7 @@ def _slices(s: IndexedSlices, m: RowMap) -> IndexedSlices:
 
 
 def _state_fill(fill: Any, name: str) -> Any:
-    """Return the number that fills the new rows of the state's array with a name."""
+    """Return the value, usually a number, that fills the new rows of the state's array with this name."""
     if isinstance(fill, Optimizer):
         initial = {spec.name: spec.initial for spec in fill._formula.state}
         if name not in initial:

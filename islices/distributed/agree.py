@@ -2,7 +2,7 @@
 
 Preflight normally needs one small collective. If a rank has failed, or if arguments differ, a second collective sends
 the details to all ranks. A failed rank raises its error, and all other ranks raise a `RankError` with the number of the
-failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that does not come.
+failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that never calls.
 SPEC clause 25.
 """
 
@@ -66,16 +66,18 @@ def agree(
     counts : sequence of int
         Numbers to send to all ranks. Every rank has the same number of counts.
     error : Exception, optional
-        The error of this rank, if there is one; `agree` raises it at the end.
+        The error of this rank, if there is one; `agree` raises the error after the collectives.
     optional : bool
-        True if a rank may have null in place of a value that other ranks have. The caller then reads ``each``.
+        True if a value may be None on a rank and not None on others. The caller then reads `Agreement.each`.
     free : container of str
         Names whose values may differ between ranks.
 
     Raises
     ------
+    Exception
+        `error`, if there is one.
     RankError
-        Another rank has an error.
+        Another rank has an error, or uses another version of the protocol.
     ValueError
         The ranks' values differ. Every rank raises the same message.
     """
@@ -151,7 +153,10 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
 
 
 def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
-    """Describe the differences between the ranks' values name by name; return "" if none matters."""
+    """Describe the differences between the ranks' values name by name; return "" if there are none.
+
+    With `optional`, None differs from no value if every rank has the name. Names in `free` are not compared.
+    """
     names = dict.fromkeys(name for one in each for name in one if name not in free)
     found = []
     for name in names:
@@ -176,7 +181,7 @@ def _words(value: Any) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return a text such as "rank 3" or "ranks 0 to 6 and 8", with runs of numbers shortened."""
+    """Return a text such as "rank 3" or "ranks 0 to 6, 8 and 9", with runs of numbers shortened."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

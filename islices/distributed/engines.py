@@ -1,10 +1,11 @@
 """Find the `Group` that connects an array, or an engine's object, with other ranks.
 
-Engines are found like backends (`islices.core.registry`). Built-in ones are ``islices.backends.NAME.collectives``;
+Engines are found like backends (`islices.core.registry`). Built-in engines are ``islices.backends.NAME.collectives``;
 others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``, and
-also the name of the module that defines the engine's objects. An engine is used only after that module has been
-imported. The engine serves the framework of the same name, and MPI serves every other framework. An entry point refers
-to a module, or an object, with the functions of `Engine` and, optionally, these functions:
+also the name of the module that defines the engine's objects. Without a name in ``group=``, an engine is used only
+after that module has been imported, or, for MPI, if a launcher has started the process. The engine serves the framework
+of the same name, and MPI serves every other framework. An entry point refers to a module, or an object, with the
+functions of `Engine` and, optionally, these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks of the program that runs or is being traced, or None if there is no program. x is the caller's
@@ -58,8 +59,8 @@ class Engine(Protocol):
 
 
 def list_engines() -> dict[str, str]:
-    """Return {name of an engine: the module that defines the engine's objects}, built-in engines first. Import none of
-    them."""
+    """Return a dict from the names of engines to the modules that define the engines' objects, built-in engines first.
+    Import no engine."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
@@ -105,9 +106,10 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         processes. If several engines do, None means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI
         for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send; NumPy by default.
+        The backend of the arrays to send, which decides between several engines. Without `like`, several engines raise
+        ValueError.
     timeout : float, optional
-        Seconds to wait for another rank. The default is that of the engine; for MPI, which has none, it is 600.
+        Seconds to wait for another rank. The default is the engine's timeout, or 600 for MPI.
 
     Returns
     -------
@@ -116,7 +118,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Raises
     ------
     TypeError, ValueError
-        `group` or `timeout` is none of the values above.
+        `group` or `timeout` is none of the values above, or `group` is None and several engines are possible.
     RuntimeError
         The engine has not been started; the message says how.
     ModuleNotFoundError
@@ -197,7 +199,10 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
 
 
 def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Group:
-    """Find the ranks as `find_group` does, but only processes. B is the backend of the arrays to send, or None."""
+    """Return the group of processes that ``group=`` means; B is the backend of the arrays to send, or None.
+
+    If there is no such group, raise `error`, an earlier failure of this rank, if there is one.
+    """
     try:
         return get_group(group, like=B)
     except Exception as raised:
@@ -226,10 +231,10 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 # ---------------------------------------------------------------------- where group is None
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
     """Return the group of the only engine that connects several processes. If several engines do, return the group of
-    the framework's engine.
+    the framework's engine, or raise ValueError without such an engine.
 
-    If none does, ask the framework's engine for its group; the engine then raises an error with instructions. None for
-    the framework means NumPy. SPEC clause 25.
+    If no engine does, return the group of the framework's engine, which raises an error with instructions unless the
+    engine has been started. None for the framework means NumPy. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:
@@ -257,7 +262,10 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return {name of an engine: group} for the engines that connect this process with others."""
+    """Return a dict from the names of the engines that connect this process with others to their groups.
+
+    If no engine connects processes, but an MPI launcher has started this process, start MPI.
+    """
     groups: dict[str, Group] = {}
     for name, engine in _usable():
         with contextlib.suppress(ImportError):  # the framework may be installed, but fail to load

@@ -1,5 +1,6 @@
-"""Sum leaves over ranks that have agreed on their forms: on the host, with all leaves of a tree in the same
-collectives.
+"""Sum leaves over ranks, once the ranks have agreed on shapes and dtypes. All leaves of a tree share the collectives.
+
+The sums are computed on the host.
 
 Leaves that are sent by ranges are cut first. The parts are sent to their owners, and the owners sum them. Then the
 sums, and the leaves that are gathered whole, are sent to every rank.
@@ -46,11 +47,11 @@ class HostLeaf(NamedTuple):
         return [((n, *x.shape[1:]), x.dtype) for x in self.columns]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
-        """Add the ranks' parts of the leaf, in the order of ranks."""
+        """Return the sum of the ranks' parts of the leaf, added in the order of ranks. For slices, empty `received`."""
         return HostLeaf([fold_dense([x for (x,) in received])]) if self.dense else fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
-        """Concatenate the ranks' parts of the leaf, and empty `received`."""
+        """Return the ranks' parts of the leaf, concatenated in the order of ranks, and empty `received`."""
         with HOST.scope():
             columns = [HOST.concat(parts) for parts in zip(*received, strict=True)]
         received.clear()
@@ -58,12 +59,12 @@ class HostLeaf(NamedTuple):
 
 
 def sparse_leaf(values: Host, indices: Host, rows: int | None) -> HostLeaf:
-    """Return coalesced slices with their indices in the narrowest dtype that holds all rows."""
+    """Return coalesced slices as a leaf to send. Indices become int32 if int32 holds all row numbers."""
     return HostLeaf([indices.astype(narrow(rows, indices.dtype), copy=False), values], rows)
 
 
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
-    """Add the ranks' rows, each [indices, values], in the order of ranks.
+    """Return the sum of the ranks' slices, each [indices, values], added in the order of ranks.
 
     Afterwards `received` is empty, so that the sums may reuse the memory of the ranks' arrays.
     """
@@ -73,7 +74,8 @@ def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
-    """Add the ranks' blocks in the order of ranks. 16-bit values are added in float32, and the sum is rounded once."""
+    """Return the sum of the ranks' blocks, added in the order of ranks. 16-bit values are added in float32, and the sum
+    is rounded once."""
     with HOST.scope():
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
@@ -90,7 +92,7 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     leaves : sequence of HostLeaf
         The leaves of this rank. Kinds, shapes and dtypes are the same on every rank.
     counts : sequence of int64 arrays
-        counts[r][k] is the number of rows that rank r stores of the sparse leaf k.
+        counts[r][k] is the number of rows that rank r stores of leaf k; only the counts of sparse leaves are used.
     strategy : str
         "auto" or one of `STRATEGIES`.
     """
@@ -116,8 +118,8 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
 def _to_owners(
     group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
 ) -> tuple[list[HostLeaf], list[list[int]]]:
-    """Send each range to its owner, and sum the range that this rank owns. Return the sums, and how many rows each rank
-    has of each leaf."""
+    """Send each range to its owner, and sum the range that this rank owns. Return the sums, and for each leaf the
+    numbers of rows on each rank."""
     sparse = not all(leaf.dense for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # this rank's numbers of rows, (rank, leaf)
     theirs: Sequence[Host] = [mine[group.rank]] * group.size  # right if all leaves are dense
@@ -135,7 +137,8 @@ def _to_owners(
 
 
 def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[list[Form]]:
-    """Return the forms of each rank's arrays, given the numbers of rows of each leaf."""
+    """Return the shapes and dtypes of each rank's arrays; `counts` has, for each rank, the numbers of rows of the
+    leaves."""
     return [[form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))] for row in counts]
 
 
@@ -147,7 +150,10 @@ def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return {number of a leaf that is sent by ranges: the cuts of this rank's rows, of shape (ranks + 1,)}."""
+    """Return a dict from the numbers of the leaves to send by ranges to the cuts of this rank's rows.
+
+    The cuts of a leaf are an array of shape (ranks + 1,).
+    """
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
     found = {k: even_bounds(leaf.stored, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
     sparse = {k: leaves[k].columns[0] for k in found if not leaves[k].dense}
@@ -160,7 +166,10 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """Return the fastest strategy for a leaf, given the ranks' numbers of rows, if half of all rows are distinct."""
+    """Return the fastest strategy for a leaf under the assumption that half of all rows are distinct.
+
+    `each` has the ranks' numbers of rows.
+    """
     ranks, most = len(each), max(each)
     row_bytes = sum(math.prod(x.shape[1:]) * x.itemsize for x in leaf.columns)
     union = most if leaf.dense else min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)

@@ -1,8 +1,8 @@
 """The rows that a rank fetches from a sharded table: how the rows reach the rank, and how their gradient reaches the
 owners.
 
-A rank sends ids, gets rows back, and later sends gradients. The arrays that ranks send are host arrays, with bfloat16
-as its bits. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.
+A rank sends ids, gets rows back, and later sends gradients. Ranks send host arrays, in which bfloat16 is stored as
+uint16. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Routes(NamedTuple):
-    """The rows that this rank requested, and the rows that other ranks requested from it."""
+    """The rows that this rank requested, and the rows that each rank requested from this rank."""
 
     #: where this rank's distinct ids are cut, (ranks + 1,): the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r
     cuts: Host
@@ -81,7 +81,8 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Return (values, places) of the coalesced gradient of a batch's table, without the row of the padding."""
+    """Return (values, places) of the coalesced gradient of a batch's table, without the padding row. `places` are row
+    numbers of the batch's table."""
     B, weights, padding = table.backend, table.weights, table.padding_idx
     leaf, _ = accept_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):
@@ -108,7 +109,7 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    The function `take` reads rows of this rank's shard for the other ranks.
+    The function `take` reads the requested rows of this rank's shard.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])
@@ -120,8 +121,8 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Ho
 def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host) -> tuple[Host, Host]:
     """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
 
-    `values` are the gradients of this rank's ids at `places`, which are ascending. Each rank sends one bit per fetched
-    row, set if the row has a gradient. The gradients follow, in the order of the fetched rows.
+    `values` are the gradients of the fetched rows at the ascending positions `places`. Each rank sends one bit per
+    fetched row, set if the row has a gradient, and then the gradients in the order of the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)

@@ -61,8 +61,8 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since `reset`: the number of collectives, and the payload bytes that this rank sent to and
-    received from others."""
+    """A group's traffic since the last `reset`: the number of collectives, and the payload bytes that this rank sent to
+    and received from other ranks."""
 
     collectives: int = 0
     sent: int = 0
@@ -78,8 +78,9 @@ class Group(abc.ABC):
     their engine.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
-    sets ``engine``, `rank` and `size`. It implements the primitive `_all_to_all` and, if that is faster than the
-    default, `_all_gather`. Both may raise any error of the engine; `_failure_of` translates the error.
+    sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If a method is faster than the
+    default `_all_gather`, the adapter implements `_all_gather` too. Both may raise any error of the engine;
+    `_failure_of` translates the error.
 
     Parameters
     ----------
@@ -130,9 +131,8 @@ class Group(abc.ABC):
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Return the bytes that each rank sends to this one, in the order of ranks. This rank sends parts[r] to rank r,
-        and gets lengths[r] bytes from rank r. Lengths may be 0; the size of the group is above 1.
-        """
+        """Return the bytes that each rank sends to this rank, in the order of ranks. This rank sends parts[r] to rank
+        r, and gets lengths[r] bytes from rank r. Lengths may be 0; the size of the group is above 1."""
 
     def _failure_of(self, error: Exception) -> RankError | None:
         """Return a `RankError` if the engine's error means that another rank is gone or late, else None.
@@ -149,12 +149,12 @@ class Group(abc.ABC):
         ----------
         data : uint8 NumPy array, shape (n,)
         lengths : sequence of int, optional
-            The length of each rank's bytes. By default all have the length of this rank's bytes.
+            The length of each rank's bytes; by default the length of this rank's bytes.
 
         Returns
         -------
         list of uint8 arrays
-            In the order of ranks.
+            One array per rank, in the order of ranks.
         """
         sizes = [len(data)] * self.size if lengths is None else [int(n) for n in lengths]
         if self.size == 1:
@@ -164,19 +164,19 @@ class Group(abc.ABC):
         return self._moved(self._all_gather, data, sizes, len(data), len(data) * self.size)
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Send bytes to each rank, and return the bytes that each rank sends to this one.
+        """Send bytes to each rank, and return the bytes that each rank sends to this rank.
 
         Parameters
         ----------
         parts : sequence of uint8 NumPy arrays
             The bytes for each rank.
         lengths : sequence of int
-            The number of bytes that each rank sends to this one.
+            The number of bytes that each rank sends to this rank.
 
         Returns
         -------
         list of uint8 arrays
-            In the order of ranks.
+            One array per rank, in the order of ranks.
         """
         if self.size == 1:
             return [parts[0]]
@@ -185,8 +185,8 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a context for the collectives of one call. Another thread that enters the context meanwhile gets
-        RuntimeError.
+        """Return a context for the collectives of one call. Another thread that enters the context at the same time
+        gets RuntimeError, and so does a forked process unless the group has one rank.
 
         Messages do not identify the sender's thread, so ranks would mix up the messages of two simultaneous calls.
         """
@@ -203,8 +203,8 @@ class Group(abc.ABC):
             lock.release()
 
     def _check_process(self) -> None:
-        """Raise RuntimeError in a forked process, unless the group has one rank. That group gets a new lock and
-        works."""
+        """Raise RuntimeError in a forked process if the group has several ranks. A group of one rank gets a new lock
+        and works."""
         if os.getpid() == self._process:
             return
         if self.size > 1:
@@ -235,7 +235,7 @@ class Group(abc.ABC):
 
     def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
         """Run a collective of an adapter, and count the bytes sent and received, without the `own` bytes that stay on
-        this rank. An error breaks the group."""
+        this rank. An error breaks the group, and a broken group raises RankError."""
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost

@@ -95,7 +95,7 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 def clip_over(
     tree: Any, max_norm: Any, semantics: Semantics, nonfinite: str, group: Any, replicated: Any
 ) -> tuple[Any, Any]:
-    """Do `islices.clip_by_global_norm` over the ranks of a group."""
+    """Clip by global norm over the ranks of a group, and return the results of `islices.clip_by_global_norm`."""
     checked: list[tuple[ClipFormula, float, Nonfinite]] = []
 
     def request() -> Question:
@@ -140,7 +140,7 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
     """Return the leaves of this rank's tree, in order, and the norm over the leaves of all ranks of a group.
 
-    If `request` raises an error, the error is reported to the other ranks.
+    If `request` raises an error, this rank reports the error to other processes and then raises it.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
@@ -191,7 +191,7 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Return the norm, computed from the sums that each rank's kernels compute, or None if that is impossible.
+    """Return the norm, computed from the sums of each rank's kernels, or None if that is impossible.
 
     The order must be 1 or 2, every rank needs kernels, and the sums must determine the norm. `error` is an earlier
     failure of this rank.
@@ -236,8 +236,8 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """The leaves of all ranks. Each rank sends one sum over the leaves that only it has, and one over the leaves that
-    every rank has."""
+    """The leaves of all ranks. Each rank sends separate sums for the leaves that only this rank has, and for the leaves
+    that every rank has."""
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:
         self.held, self.tell = held, tell
@@ -301,7 +301,7 @@ def _first(held: RankLeaves) -> tuple[Backend, Array]:
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """Return a number as a float64 array of E, of shape (1,); return an array unchanged."""
+    """Return a float as a float64 array of E, of shape (1,); return any other object, an array, unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))

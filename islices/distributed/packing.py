@@ -26,8 +26,7 @@ SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
-    """Return the dtype in which row numbers of this dtype are sent. `rows` is the number of rows, or None if
-    unknown."""
+    """Return the dtype in which ranks send row numbers of a dtype. `rows` is the number of rows, or None if unknown."""
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
@@ -40,8 +39,8 @@ def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequen
 def gather_arrays(
     group: Group, arrays: Sequence[Host], forms: Sequence[Sequence[Form]] | None = None
 ) -> list[list[Host]]:
-    """Return every rank's arrays. The arrays of rank r have the forms forms[r]; by default the forms are the same on
-    every rank."""
+    """Return every rank's arrays. The arrays of rank r have the forms forms[r]; by default every rank's arrays have the
+    forms of this rank's arrays."""
     forms = forms or [[(x.shape, x.dtype) for x in arrays]] * group.size
     got = group.all_gather(pack(arrays), [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
@@ -53,7 +52,7 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def pack(arrays: Sequence[Host]) -> Bytes:
-    """Return the arrays' bytes. A single array of bytes is not copied."""
+    """Return the arrays' bytes. A single array of uint8 is not copied."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         return arrays[0].reshape(-1)
     forms = [(x.shape, x.dtype) for x in arrays]
@@ -67,7 +66,8 @@ def pack(arrays: Sequence[Host]) -> Bytes:
 
 
 def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
-    """Return views of the arrays in packed bytes, or copies if the bytes do not begin at a multiple of 8."""
+    """Return views of the arrays in packed bytes. If the address of the bytes is no multiple of 8, return views of a
+    copy."""
     if data.ctypes.data % STEP:
         data = data.copy()
     places = zip(forms, _places(forms), strict=True)
@@ -109,8 +109,11 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Return the first indices of parts 1 to parts - 1, chosen so that all parts have about the same number of the
-    ranks' rows."""
+    """Return the first row numbers of parts 1 to parts - 1, so that all parts have about the same number of the ranks'
+    rows.
+
+    `samples` are the ranks' results of `sample`, and `counts` the ranks' numbers of rows.
+    """
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)
     weights = np.concatenate([np.full(len(x), n / max(len(x), 1)) for x, n in zip(kept, counts, strict=True)])

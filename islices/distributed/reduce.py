@@ -58,14 +58,15 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. Ranks
         may store different numbers of slices, or none. A rank on which a leaf is None contributes zeros and gets the
-        result; for a sparse leaf, the result is of the framework's sparse type.
+        result; for a sparse leaf, the result is of the framework's sparse type. A leaf stays None if it is None on
+        every rank, or in a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
         See `get_group`. In traced JAX code, pass the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
-        The strategy for messages, which changes no bit of the result. "auto" estimates and chooses the fastest for each
-        leaf.
+        The strategy for messages; it changes no bit of the result. "auto" estimates the times, and chooses the fastest
+        strategy for each leaf.
 
     Returns
     -------
@@ -122,12 +123,12 @@ def _check_options(op: str, strategy: str) -> None:
 
 
 def _called(name: str) -> str:
-    """Return the name of a leaf in messages."""
+    """Return the name of a leaf in messages, such as "x.embedding"."""
     return f"x.{name}" if name else "x"
 
 
 def _accept(x: Any, name: str, op: str) -> Any:
-    """Return the checked leaf of this name, which is not None."""
+    """Check a leaf that is not None, and return the checked leaf."""
     leaf = accept(x, _called(name))
     B, values = parts(leaf)
     if op == "mean" and B.dtype(values) in INTEGERS:
@@ -142,7 +143,7 @@ def form_of(leaf: Any) -> list[Any]:
 
 
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
-    """Return the result for an op, given the ranks' sum."""
+    """Return the result of an op, "sum" or "mean", from the sum over `ranks` ranks."""
     return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
 
 
@@ -191,7 +192,7 @@ def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
 
 
 def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
-    """Sum the ranks' arrays x, of shape (n,). Each rank sums one range, and all ranks gather the sums."""
+    """Return the sum of the ranks' arrays x, of shape (n,). Each rank sums one range, and all ranks gather the sums."""
     (count,) = B.shape(x)
     assert count is not None
     each = -(-count // group.size)
@@ -203,8 +204,8 @@ def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
 
 
 def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
-    """Add the blocks (ranks, ...) in the order of ranks. 16-bit values are added in float32, and the sum is rounded
-    once."""
+    """Return the sum of the blocks (ranks, ...), added in the order of ranks. 16-bit values are added in float32, and
+    the sum is rounded once."""
     shape = B.shape(blocks)[1:]
     dtype = B.dtype(blocks)
     wide = B.widen(B.reshape(blocks, (ranks, *shape)))
@@ -218,8 +219,6 @@ def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
-    """A leaf that is ready to be sent."""
-
     B: Backend  # the backend of the result
     like: Array  # an array on the device of the result; None if the device is unknown
     host: HostLeaf
@@ -280,8 +279,8 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
 def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
     """Return zeros for the named leaves, which are None on this rank. Leaves that are None on every rank are left out.
 
-    The zeros are of the framework of this rank's other leaves. If there are none, they are of the framework of the
-    first rank with leaves, or of NumPy if that framework is missing.
+    The zeros are of the framework of this rank's other leaves. If this rank has no leaves, the zeros are of the
+    framework of the first rank with leaves, or of NumPy if that framework is missing.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]
@@ -301,7 +300,7 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
 
 
 def _on_host(B: Backend, x: Array) -> Host:
-    """Return x in host memory, bfloat16 as uint16. The caller only reads the result."""
+    """Return x in host memory, bfloat16 as uint16. The caller must not write to the result."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
     found = native_order(found)
@@ -309,5 +308,6 @@ def _on_host(B: Backend, x: Array) -> Host:
 
 
 def _given(B: Backend, out: Host, like: Array) -> Array:
-    """Return `out` as an array of the framework on the device of `like`. No other object uses the memory of `out`."""
+    """Return `out` as an array of the framework on the device of `like`. No other object may use the memory of
+    `out`."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)

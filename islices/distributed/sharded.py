@@ -47,7 +47,7 @@ class ShardedTable:
     num_rows : int
         The number of rows of the whole table.
     group : None, str, Group or an engine's own object
-        See `get_group`; None means the engine of the weights' framework.
+        See `get_group`. If several engines connect processes, None means the engine of the weights' framework.
     padding_idx : int, optional
         The row of the whole table that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
@@ -70,7 +70,7 @@ class ShardedTable:
     TypeError, ValueError, IndexError
         Raised on the rank whose arguments are invalid, or on every rank if the ranks' arguments differ.
     RankError, RankTimeout
-        Another rank failed, or did not come.
+        Another rank failed, or did not call in time.
 
     Notes
     -----
@@ -193,9 +193,9 @@ class ShardedTable:
         group : None, str, Group or an engine's own object
             As for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
-            The dtype to which the floats are rounded; by default they are not rounded.
+            The dtype to which the rows are rounded; the default is the dtype of the rows that `init` returns.
         like : str, Backend or array
-            The backend of the shards; a tf.Variable makes them variables, which change in place.
+            The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables, which change in place.
         **options
             As for `ShardedTable`.
 
@@ -265,7 +265,7 @@ class ShardedTable:
         }  # fmt: skip
 
     def _named(self) -> dict[str, Any]:
-        """Return the values that identify the table; ranks compare them in each call."""
+        """Return the values that identify the table. Ranks compare these values in each call."""
         return {"table": f"no. {self._number} of shape {self.shape}"}
 
     def __repr__(self) -> str:
@@ -328,7 +328,7 @@ class ShardedTable:
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
     def lookup(self, ids: Array) -> Array:
-        """Return the rows with these ids as constants. Use `fetch` for gradients and for bags.
+        """Return the rows with these ids, without gradients. Use `fetch` for gradients and for bags.
 
         Parameters
         ----------
@@ -343,7 +343,7 @@ class ShardedTable:
         return lookup(batch.table, batch.ids)
 
     def _take(self, rows: Host) -> Host:
-        """Return some rows of this rank's shard as a host array."""
+        """Return some rows of this rank's shard as a host array. `rows` count from the shard's first row."""
         B, weights = self.backend, self.shard.weights
         views = modes.host_views(B, [weights])
         with modes.HOST.scope():
@@ -376,7 +376,7 @@ class ShardedTable:
         TypeError, ValueError, IndexError
             `grad` is not a gradient of ``batch.table``, or ranks differ in op, dtype or batch.
         RankError, RankTimeout
-            Another rank failed, or did not come.
+            Another rank failed, or did not call in time.
 
         Notes
         -----
@@ -430,15 +430,15 @@ class ShardedTable:
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
     ) -> dict[str, Array]:
-        """Take one step on the whole table; each rank changes only its rows.
+        """Do one step on the whole table; each rank changes only its rows.
 
         Parameters
         ----------
         optimizer : Optimizer
-            The optimizer, which must be the same on every rank. Its frozen rows are row numbers of the whole table.
+            The optimizer, which must be the same on every rank. Frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale. If grad is None, which it is on every rank or on none,
-            no step is taken.
+            The result of `reduce`, which you may clip or scale. With None, which must be on every rank or on none, the
+            table and the state stay unchanged.
         state : dict
             The result of `init` or of the previous step.
         donate : bool
@@ -480,14 +480,14 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> _LocalOptimizer:
-        """Return the optimizer for this rank's rows; cache the last one."""
+        """Return the optimizer for this rank's rows, and cache the last one."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
 
 
 def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
-    """Return the group for a table with these weights, and an error if a table cannot have such weights."""
+    """Return the group for a table with these weights, and an error if the weights are of no framework."""
     error = None
     B = backend_of(weights)
     if B is None:
@@ -509,9 +509,8 @@ class _LocalOptimizer(NamedTuple):
     frozen: str
 
     def facts(self, taken: int) -> dict[str, str]:
-        """Return the facts that must be the same on every rank at a step. A schedule is compared by its value, because
-        its repr may contain an address in memory.
-        """
+        """Return the facts of a step that must be the same on every rank. A schedule is compared by value, because its
+        repr may contain a memory address."""
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
         words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
@@ -533,7 +532,8 @@ def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _Local
 
 
 def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
-    """Return the rows that `init` makes, after a check of shape and dtype, with bfloat16 as its bits."""
+    """Return the rows that `init` makes, after a check of their shape and dtype. bfloat16 rows are returned as
+    uint16."""
     if not callable(init):
         raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
     if not isinstance(row_shape, (tuple, list)):
@@ -548,9 +548,9 @@ def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
 
 
 def given_like(B: Backend, x: Host, like: Any) -> Array:
-    """Return x as an array of B; raise TypeError if B does not have the dtype. No other object uses the memory of x.
+    """Return x as an array of B; raise TypeError if B does not have the dtype. No other object may use the memory of x.
 
-    If `like` is an array, the result is on the device of `like`, and is a variable if `like` is one.
+    If `like` is an array, the result is on the device of `like`, and is a variable if `like` is a variable.
     """
     probe = B.asarray(np.zeros(1, x.dtype))
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)

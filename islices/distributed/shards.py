@@ -1,4 +1,4 @@
-"""Save a ShardedTable by shard, and load it on any number of ranks. SPEC clause 26.
+"""Save a ShardedTable, one file per rank, and load it on any number of ranks. SPEC clause 26.
 
 A checkpoint is a folder of files that `islices.save` wrote: one per rank, and a header that lists the files of the
 checkpoint. Saving replaces the header last, in one rename; until then the folder contains the old checkpoint. The
@@ -49,8 +49,8 @@ BLOCK, MOST_BLOCKS = 1 << 22, 1024
 
 # ---------------------------------------------------------------------- header
 class Piece(NamedTuple):
-    """The file of one rank, which has the rows start to stop - 1. `sha256` is the digest of the file's manifest, and
-    the manifest has the digests of the arrays."""
+    """The file of one rank, which has the rows start to stop - 1. `sha256` is the digest of the file's manifest, which
+    has the digests of the arrays."""
 
     name: str
     start: int
@@ -74,7 +74,7 @@ class ShardedHeader(NamedTuple):
     metadata: dict[str, str]
 
     def forms(self) -> dict[str, Form]:
-        """Return {name of an array: (shape of a row, dtype)}."""
+        """Return a dict from the names of the stored arrays to (shape of a row, dtype)."""
         forms: dict[str, Form] = {"weights": (self.row_shape, host_dtype(self.dtype))}
         for name, (dtype, per_row) in self.state.items():
             forms[f"state.{name}"] = (() if per_row else self.row_shape, host_dtype(dtype))
@@ -134,7 +134,7 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if `files` is a valid list whose ranges cover 0 to `rows` without gaps, in order."""
+    """Return True if `files` is a valid list of files whose ranges cover 0 to `rows` without gaps, in order."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -259,7 +259,7 @@ def save_sharded(
 
 
 def _named_files(folder: str) -> set[str]:
-    """Return the names of the files of the checkpoint in a folder."""
+    """Return the names of the files of the checkpoint in a folder, or an empty set without a valid checkpoint."""
     try:
         return {piece.name for piece in read_sharded_header(folder).files}
     except (OSError, ValueError):  # the folder has no checkpoint, or a damaged one
@@ -279,10 +279,10 @@ def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
-    """Return ({name: host array}, the number of steps, {array of the state: [dtype, True if it has one number per
-    row]}).
+    """Return (arrays, steps, kinds) of a table and its state; raise TypeError or ValueError for an invalid state.
 
-    Raise TypeError or ValueError for an invalid state.
+    `arrays` has the host arrays by name, without the step count. `steps` is the step count, or None without a state.
+    `kinds` maps the names of the state's arrays to [dtype, True if the array has one number per row].
     """
     B, shape = table.backend, table.shard.shape
     arrays = {"weights": B.to_numpy(table.shard.weights)}
@@ -310,7 +310,7 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 
 def _blocks(x: Host) -> list[Host]:
-    """Cut rows into blocks, with bfloat16 as its bits."""
+    """Cut an array into blocks of rows: blocks of about `BLOCK` bytes, or at most `MOST_BLOCKS` larger blocks."""
     rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 
@@ -327,7 +327,7 @@ def load_sharded(
     group : None, str, Group or an engine's own object
         See `get_group`.
     like : str, Backend or array
-        The backend of the loaded arrays; a tf.Variable makes variables.
+        The backend of the loaded arrays. If `like` is a tf.Variable, the loaded arrays are tf.Variables.
 
     Returns
     -------
@@ -340,14 +340,14 @@ def load_sharded(
         Raised on every rank if there is no header, or a file is missing, truncated, damaged or replaced.
     TypeError
         The framework does not have the table's dtype.
-    RankTimeout
-        Another rank did not call in time.
+    RankError, RankTimeout
+        Another rank is gone, or did not call in time.
 
     Notes
     -----
-    If a save in another process replaces the checkpoint meanwhile, all ranks raise, and you can call again. A rank
-    reads the headers of the files that have its rows, and the blocks (some 4 MiB each) that contain its rows. It
-    compares each block with the block's SHA-256. SPEC clause 26.
+    If a save in another process replaces the checkpoint during the call, all ranks raise, and you can call again. A
+    rank reads the headers of the files that have its rows, and the blocks (some 4 MiB each) that contain its rows. The
+    rank compares each block with the block's SHA-256. SPEC clause 26.
 
     Examples
     --------
@@ -392,7 +392,7 @@ def load_sharded(
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
-    """Return the rows start to stop - 1 of all arrays."""
+    """Return the rows start to stop - 1 of all arrays; raise ValueError for a missing or damaged file."""
     forms = header.forms()
     row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
     pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
@@ -410,7 +410,10 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
-    """Read rows from the blocks of a file into the arrays of `out`, whose first row is row `start` of the table."""
+    """Read rows from the blocks of a file into the arrays of `out`, whose first row is row `start` of the table.
+
+    Raise ValueError if the file is not the one in the checkpoint.
+    """
     if archive.texts.get(OWN[1]) != piece.sha256:
         raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
     manifest = read_manifest(archive)

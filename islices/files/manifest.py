@@ -1,6 +1,6 @@
 """The manifest, which describes a file's tree: `Contents` makes it, and `read_manifest` reads it.
 
-A manifest is JSON. It describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
+A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
 dtype, shape and SHA-256. The whole manifest is checked before any data are read. May import: `numpy`, the core.
 """
 
@@ -94,8 +94,7 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """Return a unique label for an array: the array's path in the tree, in a form that is readable and legal in any
-        container."""
+        """Return a unique label for an array: the array's path in the tree, readable and legal in any container."""
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
                         for c in label[:LABEL])  # fmt: skip
@@ -119,7 +118,7 @@ class Contents:
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the caller's metadata; raise TypeError or ValueError for values that no file can store."""
+    """Return the caller's metadata, {} for None; raise TypeError or ValueError for metadata that no file can store."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -168,8 +167,8 @@ class StoredTable:
 
 
 class Giver:
-    """A reader that turns the leaves of a file into a framework's arrays. It checks all dtypes before it reads the
-    first leaf."""
+    """A reader that turns the leaves of a file into a framework's arrays. The reader checks all dtypes before reading
+    the first leaf."""
 
     def __init__(self, target: Backend, archive: Archive) -> None:
         self.target, self.archive = target, archive
@@ -186,12 +185,12 @@ class Giver:
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
     def _uint16(self, host: Host) -> Array:
-        """Return an array of uint16 whole numbers. The usual conversion would not work, because adapters treat a uint16
-        array as the bits of bfloat16."""
+        """Return an array of the numbers of a uint16 array. The usual conversion would not work, because adapters treat
+        a uint16 array as the bits of bfloat16."""
         return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
     def put(self, host: Host, dtype: str) -> Array:
-        """Return the framework's array, over the same memory if possible."""
+        """Return `host` as the framework's array of a dtype, over the same memory if possible."""
         if dtype == "uint16":
             return self._uint16(host)
         like = self.like[dtype]
@@ -200,7 +199,8 @@ class Giver:
         return self.target.from_host(host, like)
 
     def load(self, leaf: ArrayEntry | StoredSlices | StoredTable) -> Any:
-        """Return the saved leaf, as arrays of the framework."""
+        """Return a leaf of the file with arrays of the framework; raise ValueError for invalid indices or damaged
+        data."""
         if isinstance(leaf, ArrayEntry):
             return self.put(self.archive.read(leaf), leaf.dtype)
         if isinstance(leaf, StoredTable):
@@ -223,7 +223,10 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
-    """Return the manifest of a file, checked against the file's arrays; None if the file is not from islices."""
+    """Return the manifest of a file, checked against the file's arrays, or None if islices did not write the file.
+
+    Raise ValueError for a damaged manifest.
+    """
     if not any(name.startswith("islices.") for name in archive.texts):
         return None
     text, sha256 = (archive.texts.get(name) for name in OWN)

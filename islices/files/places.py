@@ -29,7 +29,7 @@ def path_text(path: Any, argument: str) -> str:
 
 
 def file_name(path: Any) -> str:
-    """Return a file's name; raise TypeError or ValueError unless it is the name of a .safetensors file."""
+    """Return a path as a text; raise TypeError or ValueError unless the name ends in .safetensors."""
     name = path_text(path, "path")
     if "\0" in name:
         raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
@@ -40,8 +40,8 @@ def file_name(path: Any) -> str:
 
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
-    """Open a .safetensors file of islices or, if `foreign` is True, of any program. Raise ValueError or OSError for
-    other files."""
+    """Open a .safetensors file of islices or, if `foreign` is True, of any program; the context gives the `Archive`.
+    Raise ValueError or OSError for other files."""
     name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
@@ -61,8 +61,8 @@ def _without_waiting(name: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yield the path of an empty file for the caller to write. At the end, the new file is synced to disk and replaces
-    the file at `path`, with the permissions of the old one.
+    """Yield the path of an empty file for the caller to write. At the end of the context, the new file is synced to
+    disk and replaces the file at `path`, with the permissions of the old file.
 
     Files that killed calls left behind for the same target are removed when no one has written to them for `ABANDONED`
     seconds.
@@ -90,7 +90,7 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def remove(path: str) -> None:
-    """Remove a file, and ignore an error of the system, because a file that stays is harmless."""
+    """Remove a file. Errors of the system are ignored, because a file that stays is harmless."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -107,8 +107,8 @@ def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> Non
 
 
 def _mode_of(target: str) -> int | None:
-    """Return the permissions of an existing file, or None if there is no file. Raise the error of open if the file
-    cannot be written."""
+    """Return the permissions of an existing file, or None if there is no file. Raise OSError if the file cannot be
+    written, and ValueError for a file that is not regular."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -123,7 +123,7 @@ def _mode_of(target: str) -> int | None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Sync the folder, if the system can, so that the rename is on the disk."""
+    """Sync the folder, if the system can, so that a rename in the folder is on the disk."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -41,8 +41,6 @@ LONGEST_HEADER = 1 << 24
 
 
 class Outgoing(NamedTuple):
-    """An array to be written."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -52,8 +50,6 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """An array in a file."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -63,7 +59,8 @@ class ArrayEntry:
 
 @contextlib.contextmanager
 def named(subject: str) -> Iterator[None]:
-    """Prefix the messages of errors with a subject: the file, or the place in the tree."""
+    """Prefix the messages of ValueError, TypeError and IndexError with a subject: the file, or the place in the
+    tree."""
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
@@ -72,8 +69,8 @@ def named(subject: str) -> Iterator[None]:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Parse JSON. Raise ValueError for invalid JSON, also for deep nesting, and for repeated keys and NaN, on which
-    readers disagree."""
+    """Parse JSON. Raise ValueError for invalid or too deeply nested JSON, and for repeated keys, NaN and infinities, on
+    which readers disagree."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -156,8 +153,8 @@ class Archive:
         _library(array.dtype for array in self.arrays.values())
 
     def _entry(self, name: str) -> ArrayEntry:
-        """Describe an array. safetensors has checked that the arrays cover the file and have the size of their
-        shapes."""
+        """Return the `ArrayEntry` of an array. safetensors has checked that the arrays cover the file and have the size
+        of their shapes."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:
@@ -166,8 +163,8 @@ class Archive:
         return ArrayEntry(name, DTYPE_OF[tag], shape)
 
     def read(self, array: ArrayEntry) -> Host:
-        """Read an array into writable memory, bfloat16 as uint16. Raise ValueError if the SHA-256 of the data is
-        wrong."""
+        """Read an array into writable memory, bfloat16 as uint16. Raise ValueError for damaged data, such as data with
+        another SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)
         except _library().SafetensorError as error:

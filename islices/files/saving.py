@@ -96,8 +96,8 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
 
     Returns
     -------
-    The tree that was saved, with arrays of the backend. Its leaves are `IndexedSlices` for sparse gradients, dense
-    arrays and `Table`.
+    The tree that was saved, with arrays of the backend. The leaves are `IndexedSlices` for sparse gradients, dense
+    arrays, `Table` and None.
 
     Raises
     ------
@@ -111,10 +111,10 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
 
     Notes
     -----
-    Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated, and
-    every array with its SHA-256. Indices are checked like those of any slices. Loading needs memory for one copy of the
-    data. If the framework cannot share memory with NumPy, it also needs memory for one more array at a time. SPEC
-    clause 21.
+    Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated. In a
+    file of islices, every array is compared with its SHA-256, and indices are checked like those of any slices. Loading
+    needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs memory
+    for one more array at a time. SPEC clause 21.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Compiled kernels on host memory: the same bits as NumPy, faster.
 
 This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. numba (the
-extra ``fast``) is imported when a kernel is first needed. Without numba everything works in NumPy. SPEC clause 20.
+extra ``fast``) is imported when kernels are worth its import. Without numba everything works in NumPy. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def use_kernels(on: bool) -> Iterator[None]:
 
 
 def active(work: float = math.inf) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None."""
+    """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None.
+
+    Each call counts its elements until numba's import is worth its time.
+    """
     global _unpaid
     if not _wanted.get():
         return None
@@ -84,7 +87,7 @@ def active(work: float = math.inf) -> ModuleType | None:
 def loaded() -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels are in use and already loaded, else None.
 
-    Small work calls this function, which never imports numba.
+    Calls for little work use this function, because it never imports numba.
     """
     return _operations if _wanted.get() else None
 

@@ -52,7 +52,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Return the function in the form that is inlined into the kernels that call it.
+    """Return a numba function that is inlined wherever a kernel calls the function.
 
     A call that is not inlined would count the references of each array argument.
     """
@@ -60,7 +60,7 @@ def inline(function: Callable[..., Any]) -> Any:
 
 
 def called(function: Any, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
-    """Return the compiled function of numbers with its parameters in the order of `arguments`.
+    """Return a function of numbers, compiled with its parameters in the order of `arguments`.
 
     `expand` describes `arguments` and `constants`. Kernels call the result with an unpacked tuple.
     """
@@ -89,17 +89,16 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 def scalar(dtype: Any) -> Any:
-    """Return numba's type of a number with a dtype."""
     return numba.from_dtype(np.dtype(dtype))
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a contiguous array of one axis. If `readonly`, it accepts read-only arrays too."""
+    """Return numba's type of a contiguous array of one axis. With `readonly`, the type accepts read-only arrays too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a C-ordered array of two axes. If `readonly`, it accepts read-only arrays too."""
+    """Return numba's type of a C-ordered array of two axes. With `readonly`, the type accepts read-only arrays too."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 
@@ -108,19 +107,18 @@ PLACES = vector(np.uint64, readonly=True)
 
 
 def tuple_of(kind: Any, count: int) -> Any:
-    """Return numba's type of a tuple of `count` items of one type."""
     return types.UniTuple(kind, count)
 
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> Kernel:
-    """Return the template compiled for argument types; raise MemoryError if memory is short."""
+    """Return the template compiled for argument types; raise MemoryError if too little memory is free."""
     return _compiled(_njit, [arguments], template)  # type: ignore[no-any-return]
 
 
 def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
-    """Return the template compiled as a C function with an ``address``.
+    """Return the template compiled as a C function, whose memory address is the attribute ``address``.
 
-    The code is also compiled again when the contents of `sources` change.
+    A change of the contents of `sources` also makes numba compile the template again.
     """
     return _compiled(numba.cfunc, signature, template, *sources)
 
@@ -139,7 +137,7 @@ def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sour
 
 
 def _check_room() -> None:
-    """Raise MemoryError if memory is short for a kernel. Without memory, LLVM would end the process."""
+    """Raise MemoryError if too little memory is free for a kernel. Without memory, LLVM would end the process."""
     try:
         mmap.mmap(-1, ROOM).close()
     except OSError:
@@ -155,7 +153,7 @@ def _inlined(x: Any) -> FunctionType | None:
 
 
 def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
-    """Return a digest of a template with its enclosed values, of the kernels' source files, and of `sources`."""
+    """Return a digest of a template with its enclosed values, the kernels' source files, and the files in `sources`."""
     return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
@@ -172,7 +170,7 @@ def contents(paths: tuple[Path, ...]) -> bytes:
 
 
 def _identity(x: Any) -> bytes:
-    """Return bytes that identify a value; for a function they cover its code and its enclosed variables."""
+    """Return bytes that identify a value. The bytes of a function cover its code and its enclosed variables."""
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()

@@ -1,11 +1,12 @@
 """Inlining of functions into a kernel's source before numba compiles the kernel.
 
-numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each
-block. These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. It
+numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
+These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. The module
 replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
-value. numba handles all other calls, with the same result. These are calls of functions without source, with two
-returns or with nested scopes, and calls that may not be evaluated. A function called in an expression runs before the
-rest of the statement, so it must not change variables that the rest reads. May import: `islices.core.locks`.
+value. numba handles all other calls, with the same result. Other calls are calls of functions without source, with
+several returns or with nested scopes, and calls in expressions that are not always evaluated. A function called in an
+expression runs before the rest of the statement, so it must not change variables that the rest reads. May import:
+`islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _parsing = Lock()
 
 
 class Definition(NamedTuple):
-    """The contents of the source of a function or of a lambda."""
+    """The parts of the source of a function or a lambda."""
 
     name: str
     arguments: tuple[str, ...]
@@ -48,10 +49,11 @@ def expand(
     arguments: tuple[str, ...] | None = None,
     constants: Mapping[str, bool | None] | None = None,
 ) -> FunctionType:
-    """Return the function with each call of an inlined function replaced by that function's statements.
+    """Return the function with calls of inlined functions replaced by the statements of these functions.
 
-    Names whose value is a bool are flags: branches that a flag excludes are dropped. `arguments`, if given, is the
-    order of the result's parameters. The values of the parameters left out are in `constants`.
+    `inlined` returns the Python function for an inlined one, else None. Names whose value is a bool are flags: branches
+    that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters; `constants` has
+    the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
         definition = _definition(function)
@@ -78,13 +80,14 @@ def expand(
 
 
 def has_source(function: Callable[..., Any]) -> bool:
-    """Return True if a function can be inlined by this module."""
+    """Return True if `expand` can rewrite a function."""
     with _parsing:
         return isinstance(function, FunctionType) and _definition(function) is not None
 
 
 class _Writer:
-    """The state of one rewriting of a function, such as the global names used so far; `own` has the local names."""
+    """The state of one rewriting of a function. `globals` has the global names used so far, and `own` the local
+    names."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
@@ -100,7 +103,8 @@ class _Writer:
         return [out for statement in statements for out in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """Return the statements that replace one statement: first the inlined calls, then the statement itself."""
+        """Return the statements that replace one statement: the statements of the inlined calls, then the statement
+        itself."""
         before: list[ast.stmt] = []
         if isinstance(node, ast.If):
             node.test = self.expression(node.test, before)
@@ -130,7 +134,10 @@ class _Writer:
         return node
 
     def call(self, function: FunctionType, node: ast.Call, before: list[ast.stmt]) -> ast.expr:
-        """Return the expression for the value of an inlined call, and add the call's statements to `before`."""
+        """Return the expression for the value of an inlined call, and add the statements of the call to `before`.
+
+        A call that cannot be inlined is returned unchanged.
+        """
         definition = _definition(function)
         if definition is None or not _ends_once(definition) or len(definition.arguments) != len(node.args):
             return node
@@ -192,7 +199,8 @@ class _Names(ast.NodeTransformer):
         return self.statements(found) if isinstance(found, list) else self.visit(found)
 
     def visit_BoolOp(self, node: Any) -> ast.expr:
-        """Return an expression with ``not``, ``and`` or ``or``, or its value if all operands are flags."""
+        """Return an expression with ``not``, ``and`` or ``or``, or the value of the expression if all operands are
+        flags or None."""
         self.generic_visit(node)
         operands = node.values if isinstance(node, ast.BoolOp) else [node.operand]
         if not all(isinstance(x, ast.Constant) and isinstance(x.value, bool | None) for x in operands):
@@ -202,7 +210,10 @@ class _Names(ast.NodeTransformer):
     visit_UnaryOp = visit_BoolOp  # noqa: N815
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Return a comparison with new names, or the value of ``x is None``; no computed value is None."""
+        """Return a comparison with new names, or the value of ``x is None`` or ``x is not None``.
+
+        A name counts as not None, because no computed value is None.
+        """
         self.generic_visit(node)
         left, op = node.left, node.ops[0]
         if isinstance(left, ast.Name | ast.Constant) and isinstance(op, ast.Is | ast.IsNot):
@@ -225,15 +236,15 @@ def _stored(name: ast.expr) -> ast.expr:
 
 
 def _ends_once(definition: Definition) -> bool:
-    """Return True if the function has no return statement, or only its last statement is one."""
+    """Return True if the function has no return statement, or only one, as the last statement."""
     returns = [node for statement in definition.body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     return not returns or returns == [definition.body[-1]]
 
 
 def _definition(function: FunctionType) -> Definition | None:
-    """Return the contents of a function's source, or None if the source is missing or differs from the code.
+    """Return the parts of a function's source, or None if the source is missing or differs from the code.
 
-    Return None too if the function has other than positional arguments.
+    Return None too if the function has positional-only, keyword-only or variadic parameters.
     """
     code = function.__code__
     if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
@@ -247,9 +258,10 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """Return two dicts from the first lines of a file's functions: to their contents, and to the bytes of their code.
+    """Return two dicts whose keys are the first lines of a file's functions. The values of the first dict are the
+    functions' parts, and those of the second are the bytes of their code.
 
-    The contents are None for functions that this module does not inline.
+    The parts are None for functions that this module does not inline.
     """
     found: dict[int, list[Definition | None]] = {}
     compiled: dict[int, list[bytes]] = {}
@@ -287,7 +299,7 @@ def enclosed_by(function: FunctionType) -> dict[str, Any]:
 
 
 def code_bytes(code: CodeType) -> bytes:
-    """Return bytes that identify a function's code; they do not depend on the file or the line."""
+    """Return bytes that identify a function's code and do not depend on its file or line."""
     constants = [code_bytes(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
     return b"|".join(
         [code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames, *code.co_freevars))]

@@ -1,7 +1,7 @@
 """Sums of the rows with the same index, left to right in order of occurrence (SPEC clause 3).
 
-One thread sums each row in the memory of the result; 16-bit rows are summed in float32 and rounded once. May import:
-`numpy`, this folder.
+Each row is summed by one thread, in the memory of the result. 16-bit rows are summed in a float32 buffer and rounded
+once. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AHEAD, LINES = 8, 4
 
 @cache
 def term_of(dtype: str, *, scaled: bool) -> Any:
-    """Return the function with which other kernels read a stored number."""
+    """Return the function with which other kernels read a stored number; see `term`."""
     form = FORMATS[dtype]
     load, store, half = form.load, form.store, form.half
 
@@ -52,11 +52,12 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
 
 @cache
 def add_up(dtype: str, *, scaled: bool = False) -> Any:
-    """Return the function with which other kernels sum rows of values."""
+    """Return the function with which other kernels sum rows of values; see `add`."""
     line, term = 64 // FORMATS[dtype].stored.itemsize, term_of(dtype, scaled=scaled)
 
     def look_ahead(values, order, k):
-        """Prefetch the first cache lines of the row order[k + AHEAD]. The processor loads the rest of the row."""
+        """Prefetch the first cache lines of the row order[k + AHEAD]. The processor loads the rest of the row
+        itself."""
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
             row = order[later]
@@ -66,7 +67,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     fetch = inline(look_ahead)
 
     def add(values, order, begin, end, factor, out, row):
-        """Set out[row] to the sum of one or more rows of values, those at order[begin:end], added left to right."""
+        """Set out[row] to the sum of the rows of values at order[begin:end], at least one, added left to right."""
         width = np.uint64(values.shape[1])  # unsigned like every index: numba checks signed indices at each step
         fetch(values, order, begin)
         p = order[begin]
@@ -94,7 +95,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
 
 @cache
 def fold_kernel(dtype: str) -> Kernel:
-    """Return the kernel that sums rows of values of a dtype."""
+    """Return the kernel that sums rows of values of a dtype; see `fold`."""
     form = FORMATS[dtype]
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.half
 
@@ -120,14 +121,15 @@ def fold_kernel(dtype: str) -> Kernel:
 
 @cache
 def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
-    """Return the kernel that groups int32 or int64 indices and sums values of a dtype."""
+    """Return the kernel that groups int32 or int64 indices and sums values of a dtype; see `grouped_sum`."""
     stored, fold, group = FORMATS[dtype].stored, fold_kernel(dtype), group_kernel(index)
 
     def grouped_sum(values, indices, rows, sums, ids):
-        """Return (count, at, first): the number of distinct indices, and where the results start in `sums` and `ids`.
+        """Return (count, at, first): the number of distinct indices, and the positions at which the results start in
+        `sums` and `ids`.
 
-        `count` is -1 if `grouping` returns -1 or an index is not below `rows`. The results start at addresses that are
-        aligned as frameworks require.
+        `count` is -1 if the indices cannot be grouped or an index is not below `rows`. The results start at addresses
+        that are aligned as frameworks require.
         """
         n, width = values.shape
         order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)

@@ -1,6 +1,6 @@
 """Grouping of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-The cost is proportional to the number of slots for any indices. Memory: 24 bytes per slot, and the distinct indices.
+The cost is proportional to the number of slots for any indices. Memory: at most 24 bytes per slot, with the result.
 SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
 """
 
@@ -20,12 +20,12 @@ WRITTEN = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
-    """Group indices and return the number of distinct ones.
+    """Group indices and return the number of distinct indices.
 
     If an index is negative or too large to pack, write nothing and return -1. The arrays are `indices` (n,), `order`
     (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. The function writes the positions
-    to `order`, sorted by index and then by position. It writes the start of each distinct index's run in `order` to
-    `starts`, with n after the last start. It writes the distinct indices, ascending, to `ids`.
+    to `order`, sorted by index and then by position. The function writes the start of each distinct index's run in
+    `order` to `starts`, with n after the last start, and the distinct indices, ascending, to `ids`.
     """
     n = len(indices)
     if n == 0:
@@ -72,8 +72,8 @@ def _group(indices, order, starts, ids):
 def _sort_by_digits(source, target, n, shift, passes, width):
     """Sort the first n numbers of `source` stably by their bits above the lowest `shift` bits.
 
-    Each pass reads one of `source` and `target` and writes the other. `target` has the result if `passes` is odd, and
-    `source` if it is even.
+    Each pass reads one of `source` and `target` and writes the other. So the result is in `target` if `passes` is odd,
+    else in `source`.
     """
     size = 1 << width
     mask = np.uint64(size - 1)
@@ -121,7 +121,7 @@ def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
 def _runs(segments, starts, named):
     """Return the number of distinct values in ascending `segments`, and write these values to `named`.
 
-    The function writes the start of each run of equal values to `starts`, and the length of `segments` after the last.
+    The function writes the start of each run of equal values to `starts`, and then the length of `segments`.
     """
     count = ZERO
     for i in range(np.uint64(len(segments))):

@@ -2,7 +2,7 @@
 
 Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
 `store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents
-would produce subnormal numbers, which some threads flush to zero. These functions produce no subnormal numbers. They
+would produce subnormal numbers, which some threads flush to zero. These functions produce no subnormal numbers, and
 contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
 `islices.kernels.compiling`.
 """
@@ -70,7 +70,8 @@ def _round_float16(x):
 
 
 class Format(NamedTuple):
-    """The dtype of stored values, the dtype of computations on them, and the conversions between the two."""
+    """The dtype of stored values, the dtype for computations on these values, and the conversions between the
+    dtypes."""
 
     stored: np.dtype[Any]
     wide: np.dtype[Any]

@@ -1,9 +1,9 @@
-"""The host's operations with compiled kernels: they prepare arrays, allocate results and divide work among threads.
+"""The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
 The core gets this module from `islices.kernels.active` and calls no other module of the folder. Values have the shape
-(n, *row_shape). NumPy's float16 has that dtype; bfloat16 has the dtype uint16. An array that is not contiguous, not
-aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder, `islices.core.dtypes`,
-`islices.core.host_memory`, `islices.optim.formulas`.
+(n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
+contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
+`islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _ready(x: Host) -> Host:
 
 
 def _rows(values: Host) -> tuple[Host, str]:
-    """Return values as a matrix for kernels, and the name of their dtype."""
+    """Return values as a matrix for kernels, and the name of the values' dtype."""
     values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
@@ -75,18 +75,18 @@ def _as_values(rows: Host, like: Host) -> Host:
 
 
 def _places(ids: Host) -> Host:
-    """Return int32 or int64 row numbers as uint64, the type that kernels use. No number may be negative."""
+    """Return int32 or int64 row numbers, none of them negative, as uint64, the type that kernels use."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
-    """Return (smallest, largest, True if they strictly ascend) for int32 or int64 indices."""
+    """Return (smallest, largest, True if strictly ascending) for int32 or int64 indices."""
     indices = _ready(indices)
     return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
-    """Return True if `group` can pack these indices, provided that all lie within [0, rows)."""
+    """Return True if `group` can group these indices, provided that all lie within [0, rows)."""
     return rows is not None and rows.bit_length() + len(indices).bit_length() <= 64
 
 
@@ -108,7 +108,7 @@ class Task(NamedTuple):
 
 
 def run_tasks(tasks: Sequence[Task]) -> None:
-    """Run the tasks in `get_num_threads` threads, divided into parts of about equal work."""
+    """Run the tasks in up to `get_num_threads` threads, divided into parts of about equal work."""
     size = 0
     for task in tasks:
         size += task.size
@@ -123,7 +123,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _cuts(task: Task, share: int) -> list[int]:
-    """Return the first rows of parts of about `share` elements each, and the number of rows after them."""
+    """Return the first rows of parts of about `share` elements each, followed by the number of all rows."""
     count, number = task.rows, task.size // share
     if number <= 1 or count <= task.multiple:
         return [0, count]
@@ -138,7 +138,7 @@ def _cuts(task: Task, share: int) -> list[int]:
 
 
 def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
-    """Return a task over rows of `width` elements; row r has the slots starts[r] to starts[r + 1]."""
+    """Return a task over rows of `width` elements; row r has the slots starts[r] to starts[r + 1] - 1."""
     count, slots = len(starts) - 1, int(starts[-1] - starts[0])
     sparse = slots < count
     return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
@@ -146,7 +146,7 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 
 # ---------------------------------------------------------------------- grouping and summing
 def group(indices: Host) -> Groups | None:
-    """Return (order, ids, starts), or None for indices that are too large to pack.
+    """Return (order, ids, starts), or None if an index is negative or too large to pack.
 
     `order` has the positions, sorted stably by index; `ids` has the distinct indices, ascending. `starts` has the start
     of each distinct index's run in `order`, and the end of the last run. `order` and `starts` are unsigned.
@@ -163,7 +163,8 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """Return the groups of each array of indices, as `group` does; several threads share the arrays."""
+    """Return an iterator over the results of `group` for each array of indices. Threads divide the arrays among
+    themselves."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -176,7 +177,7 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
 
 
 def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
-    """Return the groups of each array of indices, and keep them for the next call of `group`.
+    """Return the groups of each array of indices, and keep the groups of large arrays for the next call of `group`.
 
     A norm calls this function, because the optimizer's step usually groups the same indices again.
     """
@@ -208,7 +209,8 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
 
 
 def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
-    """Return, for each bag, the sum of the table's rows at its ids, added left to right; without ids it is zeros.
+    """Return, for each bag, the sum of the table's rows at the bag's ids, added left to right. A bag without ids gets
+    zeros.
 
     `segments` has the bag of each id, ascending. `ids` and `segments` must be in range.
     """
@@ -226,7 +228,8 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
     """Return (sums, ids) of slices in new aligned memory, with ascending ids.
 
-    Return None if `loose` (the indices may be out of range), or if the indices cannot be grouped.
+    Return None if `loose` (the indices may be out of range), or if the indices cannot be grouped. For few slices, None
+    also means that an index is out of range.
     """
     if loose:
         return None
@@ -286,7 +289,7 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     """Return the norm of one small leaf, computed by one compiled call. If there are indices, duplicates are summed.
 
-    Return None if there are too many values, if the indices cannot be grouped, or if the norm is undecided.
+    Return None if there are no values or too many, if the indices cannot be grouped, or if the norm is undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None
@@ -299,9 +302,10 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 
 
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
-    """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
+    """Return the sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
 
     A leaf is (values, order, starts), whose duplicates are summed first, or (values, None, None) without duplicates.
+    The limbs also count the terms that may have dropped bits.
     """
     narrow: list[Host] = []
     wide: list[Host] = []
@@ -323,7 +327,7 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
-    """Add the terms of a part to bins that no other thread is using."""
+    """Add the terms of a part to bins that no other thread is using. `free` has the unused bins."""
     try:
         bins = free.pop()
     except IndexError:
@@ -349,7 +353,7 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Apply slices to the table's rows in place, one slice after the other, with the operator `op`.
+    """Update the table's rows with the slices and the operator `op`, in place and one slice after the other.
 
     The ids must be in range. The table must be writable, contiguous, aligned and in this machine's byte order.
     """
@@ -368,10 +372,10 @@ def step(
     numbers: Host,
     factor: float | None = None,
 ) -> Task:
-    """Return the task of an optimizer's step that updates the table's rows at the groups' ids in place.
+    """Return the task of an optimizer's step that updates, in place, the table's rows at the groups' ids.
 
-    If there is a factor, values are multiplied by it first. The ids must be in range. The table and the states must
-    meet the conditions that `scatter` has for its table.
+    If `factor` is given, values are multiplied by `factor` first. The ids must be in range. The table and the states
+    must meet the conditions of `scatter` for a table.
     """
     order, ids, starts = groups
     rows, gradient = _rows(values)
@@ -387,10 +391,11 @@ def step(
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
 ) -> Task:
-    """Return the task of an optimizer's step that updates, in place, all rows except those in `skip`, which ascend.
+    """Return the task of an optimizer's step that updates, in place, all rows except those in the ascending array
+    `skip`.
 
     The gradient is `values`, an array of the table's size, or 0 if `values` is None. The states have the table's size,
-    and squares are elementwise. The table and the states must meet the conditions that `scatter` has for its table.
+    and squares are elementwise. The table and the states must meet the conditions of `scatter` for a table.
     """
     into, name = _rows(table)
     rows, width = into.shape

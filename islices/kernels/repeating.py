@@ -1,4 +1,4 @@
-"""A cache of groupings, because one training step needs each of them twice.
+"""A cache of groupings, because one training step needs each grouping twice.
 
 A step first groups a gradient's indices to compute the norm for clipping, and then to update the optimizer's rows. The
 second call compares the contents of the indices, since the arrays may have been replaced or changed. May import:
@@ -24,7 +24,10 @@ _kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
 
 
 def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
-    """Keep the groups of these indices for the next call of `kept_groups`, and drop all groups kept before."""
+    """Keep the groups of these indices for the next call of `kept_groups`, and drop all groups kept before.
+
+    Arrays of fewer than `FEWEST` slots, and arrays beyond `MOST` slots in total, are not kept.
+    """
     kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
     total = 0
     for indices, groups in found:

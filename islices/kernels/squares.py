@@ -1,14 +1,15 @@
 """Exact sums of squares or of absolute values; the result does not depend on the order or the number of threads.
 
-A kernel scales a block of numbers by a power of two to absolute values below 1. It cuts each term (a square or an
-absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's upper
-bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The kernel
-adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the bins.
+A kernel scales a block of numbers by a power of two to absolute values below 1. The kernel cuts each term (a square or
+an absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's
+upper bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The
+kernel adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the
+bins.
 
 A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
-the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If they can,
-`islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`, this
-folder.
+the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If so,
+`islices.norms.exact` computes the norm, like the norms of frameworks and traces. SPEC clause 7. May import: `numpy`,
+this folder.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ HALVES = 1.5 * 2.0**26
 
 
 def _cut(term, upper_unit, lower_unit):
-    """Return the term's upper and lower bits as two integers. Each integer also includes a cutting constant's bits."""
+    """Return the term's upper and lower bits as two integers, each with the bits of the constant that made the cut."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
 
 
 def _power_of_two(exponent):
-    """Return 2^exponent as a float64. The exponent must not give a subnormal number."""
+    """Return 2^exponent as a float64. The power must not be subnormal."""
     return np.uint64(np.uint64(exponent + 1023) << np.uint64(52)).view(np.float64)
 
 
@@ -51,7 +52,7 @@ cut, power_of_two = inline(_cut), inline(_power_of_two)
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel that sums the terms of an array, for a dtype and a norm's order 1 or 2.
+    """Return the kernel that adds the terms of an array to bins, for a dtype and a norm's order 1 or 2.
 
     If `exact`, the kernel adds uncut terms to limbs instead of bins.
     """
@@ -66,8 +67,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     without_sign = bits(np.iinfo(bits).max >> 1)
 
     def largest_and_least(x, row, begin, end):
-        """Return the bits of the largest absolute value, and a lower bound on the exponent of the smallest
-        nonzero one."""
+        """Return the bits of the largest absolute value, and a lower bound on the exponent of the smallest nonzero
+        value."""
         top, least = zero, most
         for j in range(begin, end):
             size = bits(number(x[row, j]).view(bits) & without_sign)  # type: ignore[operator]
@@ -79,7 +80,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     largest = inline(largest_and_least)
 
     def add_terms(x, row, begin, end, bins):
-        """Add the terms of x[row, begin:end], at most `BLOCK` of them, to the bin of their power of two."""
+        """Add the terms of x[row, begin:end], at most `BLOCK` numbers, to the bin of their power of two."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(mantissa)
         terms = np.int64(end - begin) * (3 if drops else 1)
@@ -159,9 +160,9 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel that sums the terms of summed rows, for a dtype and a norm's order 1 or 2.
+    """Return the kernel that sums rows with the same index and adds the terms of the sums to bins.
 
-    `exact` has the same meaning as for `dense_kernel`.
+    The arguments are those of `dense_kernel`.
     """
     stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
@@ -193,7 +194,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     def norm(values, indices):
         """Return the norm of a few rows, after summing rows with the same index; without indices, sum no rows.
 
-        Return -1 if `grouping` returns -1, or if the rounding of the norm is undecided.
+        Return -1 if the indices cannot be grouped, or if the rounding of the norm is undecided.
         """
         n = len(values)
         bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)

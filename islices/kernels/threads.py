@@ -42,19 +42,20 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first use; an invalid
-        value gives a warning. Without the variable, the default is the number of cores that this process may use.
+        A number from 1 to 2^15 - 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first
+        use; an invalid value gives a warning. Without the variable, the default is the number of cores that this
+        process may use.
 
     Raises
     ------
     TypeError, ValueError
-        n is not an int, or is below 1.
+        n is not an int, is below 1, or is 2^15 or more.
 
     Notes
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
-    kernels that the main thread calls run in torch's threads. They use at most torch.get_num_threads() threads,
-    unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
+    kernels that the main thread calls run in torch's threads. These kernels use at most torch.get_num_threads()
+    threads, unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
 
     Examples
     --------
@@ -132,15 +133,15 @@ def cores() -> int:
 def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
     """Make `run_parts` first try `run`, a function that runs work in a framework's threads.
 
-    `run(work, n)` calls `work` in up to n threads at once, waits for all calls and returns True. If it cannot, it
-    returns False without calling `work`. `serves()` predicts the result of `run`.
+    `run(work, n)` calls `work` in up to n threads at once, waits for all calls and returns True. If the framework's
+    threads cannot run the work, `run` returns False without calling `work`. `serves()` predicts the result of `run`.
     """
     global _shared, _serves
     _shared, _serves = run, serves
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """Call `work(*part)` for every part, in `get_num_threads` threads. `work` must not raise."""
+    """Call `work(*part)` for every part, in up to `get_num_threads` threads. `work` must not raise."""
     listed = list(parts)
     todo = iter(listed)  # all threads share this iterator, so that each part runs once
 
@@ -181,7 +182,8 @@ def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], coun
 def rouse() -> None:
     """Wake the pool's threads before the calling thread has parts for them.
 
-    A sleeping core takes a tenth of a millisecond to wake. A framework wakes the threads that it lends.
+    A sleeping core takes a tenth of a millisecond to wake. If a framework's threads will run the parts, this function
+    wakes no thread.
     """
     if _serves is not None and _serves():
         return

@@ -1,8 +1,8 @@
 """The sum of the bins that `islices.kernels.squares` fills, rounded once to float64 (SPEC clause 7).
 
 The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of
-the sum are then rounded, if the dropped parts of terms cannot change the result; otherwise it is undecided. Python's
-integers would give the same result, but this machine code also runs without Python. May import: `numpy`,
+the sum are then rounded, if the dropped parts of terms cannot change the result; otherwise the result is undecided.
+Python's integers would give the same result, but this machine code also runs without Python. May import: `numpy`,
 `islices.kernels.compiling`.
 """
 
@@ -46,7 +46,7 @@ add_number = inline(_add_number)
 def _add_bins(bins, ord, limbs):
     """Add the contents of bins to limbs, an array of shape (LIMBS + 3,).
 
-    `islices.kernels.squares` fills bins with the terms of a norm of order `ord`, 1 or 2.
+    `islices.kernels.squares` has filled the bins with the terms of a norm of order `ord`, 1 or 2.
     """
     end = len(bins) - 1
     bias = len(bins) // 2 - 1
@@ -116,25 +116,23 @@ def _add_exact(parts, ord, limbs):
 
 @cache
 def add_bins_kernel() -> Kernel:
-    """Return the compiled `_add_bins`."""
     arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
     return compile_kernel(_add_bins, arguments)
 
 
 @cache
 def add_exact_kernel() -> Kernel:
-    """Return the compiled `_add_exact`."""
     return compile_kernel(_add_exact, (matrix(np.int64, readonly=True), INTEGER, vector(np.int64)))
 
 
 @cache
 def round_kernel() -> Kernel:
-    """Return the compiled `_round`."""
     return compile_kernel(_round, (vector(np.int64), INTEGER))
 
 
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
-    """Return the sum of bins as limbs. The sum does not depend on how the work was split. All bins have one shape."""
+    """Return the sum of bins, which all have one shape, as limbs. The sum does not depend on the division of the
+    work."""
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:
         whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)

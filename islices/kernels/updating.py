@@ -82,7 +82,8 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Return `make` with a cache of its kernels. Formulas that differ only in their numbers share a kernel."""
+    """Return `make` with a cache of its kernels. Formulas with the same code share a kernel, even if their numbers are
+    computed differently."""
 
     @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
     def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:
@@ -97,7 +98,7 @@ def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 
 def _states(count: int) -> tuple[Any, Any, Any]:
-    """Return functions that read, write and prefetch the states of an element.
+    """Return functions that read, write and prefetch an element of each of `count` states.
 
     The length of a tuple is part of its compiled type, so each number of states needs separate functions.
     """
@@ -134,7 +135,8 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
-    """Return two functions of one element: one computes the gradient for the rule, one applies decay and rule."""
+    """Return two functions of one element: `follow` computes the gradient for the rule, and `change_element` applies
+    decoupled weight decay and the rule."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.half and not formula.raw
@@ -173,7 +175,8 @@ def _types(formula: Formula, table: str, gradient: str, *between: Any) -> tuple[
 
 @_per_formula
 def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
-    """Return the kernel of an optimizer's step on the rows of slices, for the dtypes of the table and the gradient.
+    """Return the kernel of an optimizer's step on the rows that slices contain, for the dtypes of the table and the
+    gradient.
 
     If `scaled`, the kernel multiplies values by the last of its numbers.
     """
@@ -186,7 +189,8 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
     def mean_of_row(x, width):
-        """Return the mean of x[0] and overwrite x. The sum is formed by halves as in `islices.norms.exact.row_sums`."""
+        """Return the mean of x[0] and overwrite x. The sum is computed by halves as in
+        `islices.norms.exact.row_sums`."""
         m, two = width, np.uint64(2)
         rest = x[0, 0] - x[0, 0]
         some = False

@@ -55,19 +55,19 @@ def custom(
     Parameters
     ----------
     update : function
-        The rule. It gets its arguments by name: ``g``, the coalesced gradient; ``w``, the weights; the arrays of the
+        The rule, which gets its arguments by name: ``g``, the coalesced gradient; ``w``, the weights; the arrays of the
         state; and numbers. A parameter ``q`` is the square of g. The numbers are ``lr``, the hyperparameters, ``t``
         (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule returns a tuple: the new
-        w, then the new arrays in the order of state and row_state. It must be a plain function that uses only ``+``,
-        ``-``, the operators of `islices.optim.operators`, and other such functions.
+        w, then the new arrays in the order of state and row_state. update must be a plain function that uses only
+        ``+``, ``-``, the operators of `islices.optim.operators`, and other such functions.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
         The names and initial values of the state's arrays: arrays in state have one number per element, arrays in
         row_state one number per row.
     rows : {"touched", "all"}, optional
-        The rows that a step with a sparse gradient updates. The default is "touched"; if you pass "touched", a dense
-        gradient raises.
+        The rows that a step with a sparse gradient updates; the default is "touched". A dense gradient updates all
+        rows.
     maximize : bool
         True maximizes the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -82,9 +82,9 @@ def custom(
 
     Raises
     ------
-    TypeError, ValueError
-        update is not a plain function, has an unknown parameter, or returns wrong results for NumPy arrays of one row.
-        Or a hyperparameter is not accepted.
+    TypeError, ValueError, IndexError
+        update is not a plain function, has an unknown parameter, lacks a parameter, uses an operator that is not
+        accepted, or returns wrong results for NumPy arrays of one row. Or another argument is invalid.
 
     Notes
     -----
@@ -146,9 +146,11 @@ def custom(
 
 
 def _check_code(rule: Any) -> None:
-    """Raise TypeError if a rule, or a function that it calls, has an expression whose bits differ between frameworks.
+    """Raise TypeError if a rule, or a function that the rule calls, has a comparison, an attribute, or a binary
+    operator other than ``+`` and ``-``.
 
-    For example, XLA fuses the product of ``*`` with a following addition.
+    The bits of such expressions may differ between frameworks. For example, XLA fuses the product of ``*`` with a
+    following addition.
     """
     for x in dis.get_instructions(rule):
         if x.opname == "COMPARE_OP" or (x.opname == "BINARY_OP" and x.argrepr.rstrip("=") not in ("+", "-")):
@@ -164,7 +166,8 @@ def _check_code(rule: Any) -> None:
 
 
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
-    """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if the results have a wrong form."""
+    """Run a rule on NumPy arrays of one row. Raise TypeError if the rule raises or returns a wrong number of results,
+    and ValueError for a wrong shape."""
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}
     given = {name: elements if name in "gq" or shapes.get(name) == elements.shape else number for name in parameters}

@@ -70,9 +70,9 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a number or a flag as a Python object, and anything else unchanged.
+    """Return a NumPy number as a Python float, a NumPy bool as a bool, and anything else unchanged.
 
-    So the numbers of a step are computed in float64.
+    So arithmetic on hyperparameters is in float64.
     """
     if isinstance(x, np.bool_):
         return bool(x)

@@ -54,11 +54,13 @@ class Formula:
         Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds to g,
         "decoupled" multiplies w by a factor, and "shrunk" subtracts from w.
     options : tuple of str
-        The rule's optional parameters that this formula uses: flags are True, and others are numbers.
+        The rule's optional parameters that this formula uses. Parameters with the default False get True; all others
+        get numbers.
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework processes duplicates one by one. Then g is their sum and q the sum of their squares.
+        True if the framework processes duplicates one by one. Then g is the sum of the duplicates, and q the sum of the
+        squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
     limits : mapping of str to Accepted
@@ -98,11 +100,11 @@ class Formula:
         object.__setattr__(self, "constants", constants)
 
     def ahead(self) -> tuple[str, ...]:
-        """Return the names of the rule's numbers, without the numbers of the decay."""
+        """Return the names of the rule's numbers, without the numbers of the weight decay."""
         return self.names[: len(self.names) - len(DECAYS[self.decay])]
 
 
 @cache
 def parameters_of(rule: Rule) -> Mapping[str, Any]:
-    """Return a dict from the names of a rule's parameters to their default values."""
+    """Return a dict from the names of a rule's parameters to their defaults (`Parameter.empty` if there is none)."""
     return {name: x.default for name, x in signature(rule).parameters.items()}

@@ -2,7 +2,8 @@
 
 Steps of many tables run together: the rows of all tables are divided among the threads.
 
-Kernels run on arrays in host memory, if active; `islices.optim.row_steps` does all other steps, with the same bits.
+Kernels run if they are active and the arrays are in host memory. `islices.optim.row_steps` does all other steps, with
+the same bits.
 SPEC clause 16.
 """
 
@@ -37,9 +38,9 @@ MOST_STATES = 3
 
 
 def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
-    """Do several steps together; return for each step the table and the state, or None if no kernel supports it.
+    """Do several steps together. For each step return the table and the state, or None if no kernel supports the step.
 
-    The steps must not share memory. A step without a kernel has changed nothing.
+    The steps must not share memory. A step with the result None has changed nothing.
     """
     done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
@@ -73,7 +74,7 @@ def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
 
 
 class HostPlan(NamedTuple):
-    """A step with all its arrays in host memory: the gradient, the table ("") and the state."""
+    """A step with all its arrays in host memory: the gradient, the table (with the name "") and the state."""
 
     request: Request
     compiled: ModuleType  # `islices.kernels.operations`
@@ -112,7 +113,10 @@ def _opened(request: Request) -> HostPlan | None:
 
 
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
-    """Return the tasks of a step's kernels. The tasks may run in any order."""
+    """Return the tasks of a step's kernels, which may run in any order.
+
+    A step on all rows whose rule needs one number per row runs here, in blocks, and has no tasks.
+    """
     request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
     own = []
     for spec in formula.state:
@@ -133,7 +137,8 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
 
 
 def _finished(x: HostPlan, some: Host | None) -> Stepped:
-    """Round the master into the table, increase the step count, and return the table and the state."""
+    """Finish a step after its tasks: round the master, if any, into the table, and increase the step count. Return the
+    table and the state."""
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
         for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
@@ -144,7 +149,10 @@ def _finished(x: HostPlan, some: Host | None) -> Stepped:
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:
-    """Yield (order, ids, starts) for each block of the table's rows, from grouped slices or a dense gradient."""
+    """Yield (order, ids, starts) for each block of the table's rows without the frozen rows.
+
+    `named` has the groups of the slices, or is None for a dense gradient.
+    """
     for block in row_blocks(shape, frozen):
         if named is None:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
@@ -162,7 +170,8 @@ def _expressible(formula: Formula) -> bool:
 
 
 def traced_step(request: Request) -> Stepped | None:
-    """Return the table and the state after a traced step on the gradient's rows, or None if no kernel can be called."""
+    """Do a traced step on the rows of the slices, and return the table and the state. Return None if the backend calls
+    no kernel for the step."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
@@ -189,7 +198,7 @@ def traced_step(request: Request) -> Stepped | None:
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
     """Return the steps with their gradients clipped by global norm, and the norm as `islices.global_norm` returns it.
 
-    The function writes no array: a step multiplies the gradient by the clip's factor when it runs.
+    The function changes no array of the user.
     """
     leaves, grads = [], []
     for request in requests:

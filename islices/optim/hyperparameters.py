@@ -28,7 +28,8 @@ Setting: TypeAlias = Scheduled | None
 
 
 class Accepted(NamedTuple):
-    """The accepted values of a hyperparameter."""
+    """The accepted values of a hyperparameter: a text for error messages, and a function that returns True for an
+    accepted value."""
 
     accepted: str
     holds: Callable[[float], bool]
@@ -44,11 +45,11 @@ LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule:
-    """A schedule made by the library: a function of the step count that checks the numbers which it returns."""
+    """The base class of the library's schedules: functions of the step count that check their results."""
 
 
 def is_on(x: Any) -> bool:
-    """Return True if a hyperparameter affects the formula: it is nonzero, or is a schedule."""
+    """Return True if a hyperparameter affects the formula: it is a nonzero number, an array or a schedule."""
     return not is_real(x) or bool(x != 0)
 
 
@@ -58,7 +59,7 @@ def decays(h: Hyper, kind: str = "coupled") -> str:
 
 
 def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
-    """Raise ValueError for a scheduled hyperparameter that must be a number in a semantics."""
+    """Raise ValueError if one of the named hyperparameters is an array or a schedule, not a number."""
     for name in names:
         if not is_real(h[name]):
             raise ValueError(f"{name}: got {describe(h[name])}; {owner} has a number")
@@ -66,7 +67,7 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 # ---------------------------------------------------------------------- when an optimizer is made
 def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Limits) -> None:
-    """Raise TypeError for a hyperparameter of a wrong type, and ValueError for a value out of range."""
+    """Raise TypeError for a hyperparameter of a wrong type, and ValueError for a number out of range."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
             check_flag(value, name)
@@ -88,7 +89,7 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
 
 
 def _is_one(backend: Backend, x: Array) -> bool:
-    """Return True if an array holds exactly one number."""
+    """Return True if `x` is an array of exactly one number, which is not a bool."""
     return backend.dtype(x) in (*FLOATS, *INTEGERS) and size_of(backend.shape(x)) == 1
 
 
@@ -104,8 +105,8 @@ def check_range(name: str, value: Any, limits: Limits) -> float:
 def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limits) -> Any:
     """Return a hyperparameter's value after `count` steps.
 
-    The value is a Python number if E is the host, else a number or an array of one number. A number is checked against
-    `limits` if they contain the name, else against the common limits.
+    The value is a Python float if E is the host, else a float or an array of one number. A number is checked against
+    `limits` if they contain the name, else against the common limits. An array of E is not checked.
     """
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and find_array_backend(value) is None):  # some frameworks' arrays are callable
@@ -124,7 +125,10 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
 
 
 def known_hyper(h: Hyper, count: Array, limits: Limits) -> dict[str, Any]:
-    """Return all hyperparameters, as numbers and flags, after a known count of steps; check them against `limits`."""
+    """Return all hyperparameters after a known count of steps, as numbers and flags.
+
+    Only values of arrays and schedules are checked against `limits`; numbers were checked when the optimizer was made.
+    """
     known = {}
     for name, value in h.items():
         if type(value) not in (float, bool) and not is_real(value):

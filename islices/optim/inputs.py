@@ -26,7 +26,7 @@ from islices.optim.formulas import Formula
 
 
 def accept_float_table(table: Any) -> tuple[Backend, Array, str]:
-    """Return (backend, weights, dtype of the weights) for a Table or an array of floats."""
+    """Return (backend, weights, dtype of the weights) for a Table or an array; raise TypeError for integers."""
     B, weights, dtype = accept_table(table)
     if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
@@ -57,7 +57,10 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 
 
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
-    """Return a table and a state of the usual kind after one fast check, or None for all other arguments."""
+    """Return a table and its state after one fast check, or None if `Backend.plain_tables` does not support them.
+
+    None also means that a dtype, a shape or a name is unexpected; `_check_state` then decides.
+    """
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
         return None
@@ -75,7 +78,10 @@ def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
 
 @lru_cache(maxsize=256)
 def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[list[str], list[tuple[int, ...]]] | None:
-    """Return the expected (dtypes, shapes) of a table of floats and its state, or None for any other table."""
+    """Return the expected (dtypes, shapes) of a table's weights, its step count and the other arrays of its state.
+
+    Return None if the weights are not floats or have no rows axis.
+    """
     if dtype not in FLOATS or not shape:
         return None
     shapes = state_shapes(formula, shape).values()
@@ -84,7 +90,7 @@ def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[lis
 
 @lru_cache(maxsize=256)
 def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
-    """Return a dict from the names of the state's arrays to their shapes, for a table with a shape."""
+    """Return a dict from the names of the optimizer's arrays to their shapes, for weights of this shape."""
     return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}
 
 
@@ -129,7 +135,11 @@ def _check_state(
 
 
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
-    """Return grad as checked slices without padding or as a dense array, with B's `Look` at its arrays."""
+    """Return the checked gradient, and B's `Look` at its arrays.
+
+    The gradient is a dense array or slices. Unless traced, slices have lost their padding, and their indices are in
+    range.
+    """
     leaf = accept(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend = leaf.backend if sparse else B
@@ -159,9 +169,9 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:
-    """Return the argument `apply`, which decides if the step changes anything, as a bool.
+    """Return the argument `apply` as a bool: True if the step changes anything.
 
-    In traced code return an int32 array of B with shape (1,).
+    If `apply` is traced, return 1 or 0 as an int32 array of B with shape (1,).
     """
     if isinstance(apply, (bool, np.bool_)):
         return bool(apply)
@@ -179,7 +189,11 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
-    """Return (ascending unique row numbers, length of the mask) for the argument `frozen`; both may be None."""
+    """Return (rows, mask length) for the argument `frozen`.
+
+    Rows are ascending and unique, or None if `frozen` is None or has no row numbers. The length is None unless `frozen`
+    is a mask.
+    """
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
     if frozen is None or empty:
         return None, None
@@ -191,12 +205,13 @@ def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
 
 
 def frozen_argument(rows: Host | None, mask_length: int | None) -> Host | None:
-    """Return an argument for which `frozen_rows` returns this result."""
+    """Return an argument `frozen` for which `frozen_rows` returns (rows, mask_length)."""
     return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 
 
 def check_frozen(frozen: Host | None, mask_length: int | None, rows: int) -> Host | None:
-    """Return the frozen rows after checking that a table with `rows` rows has them, or None without frozen rows."""
+    """Return the frozen rows, or None if there are none. Raise if a table with `rows` rows lacks one, or if the mask
+    has another length."""
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
     if frozen is None or len(frozen) == 0:

@@ -29,19 +29,18 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
 
-    A name is the name of a method or an attribute, or else of a hyperparameter. Records derive classes from this class
-    for numbers that a semantics computes or rounds differently.
+    Records derive classes from this class for numbers that a semantics computes or rounds differently.
 
     Attributes
     ----------
     E : Backend
-        `islices.core.modes.HOST` if the step count is known, else the backend that traces.
+        `islices.core.modes.HOST` if the step count is known, else the table's backend.
     count : Array
         The number of completed steps before this step, int32.
     exact_lr : Array
         The learning rate of this step, float64.
     h : Hyper
-        The hyperparameters at this step: Python numbers, or float64 arrays of E if the step is traced.
+        The hyperparameters at this step: Python numbers, or, in a traced step, also float64 arrays of E.
     wide : str
         The name of the dtype in which the rule computes.
     """
@@ -55,14 +54,14 @@ class Numbers:
         self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
-        """Return the number with a name."""
+        """Return the number with this name: a method's result, an attribute, a complement or a hyperparameter."""
         own = getattr(self, name, None)
         if own is not None:
             return own() if callable(own) else own
         return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
-        """Return a hyperparameter, rounded as the semantics requires."""
+        """Return a hyperparameter. Derived classes round it as their framework does."""
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules
@@ -95,7 +94,7 @@ class Numbers:
 
     @property
     def t(self) -> Array:
-        """Return the number of this step, which starts at 1, as float64."""
+        """Return the number of this step, which starts at 1, as a float64 array."""
         t = self.E.astype(self.count, "float64") + self.number(1.0)
         if self.E is modes.HOST:
             return t
@@ -111,7 +110,7 @@ class Numbers:
         return self.number(x) if is_real(x) else x
 
     def complement(self, name: str) -> Any:
-        """Return 1 - x for a hyperparameter x."""
+        """Return 1 - x, where x is the hyperparameter with this name."""
         x = self.hyper(name)
         return 1.0 - x if is_real(x) else self.number(1.0) - x
 
@@ -121,13 +120,14 @@ class Numbers:
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
 
     def narrow(self, x: Any) -> Array:
-        """Return x in the dtype in which the semantics computes its numbers."""
+        """Return x as an array of `narrow_dtype`, or, if that is empty, of the dtype in which the rule computes."""
         return self.E.astype(self.array_of(x), self.narrow_dtype or self.wide)
 
     def power(self, base: Any) -> Array:
-        """Return base^t as the product, by halves, of base^(2^k) over the digits k of t that are 1 (SPEC clause 16).
+        """Return base^t as the product of base^(2^k) over the binary digits k of t that are 1 (SPEC clause 16).
 
-        The method uses only products, because no framework's pow is correctly rounded.
+        Factors are multiplied by halves: each factor of the first half with its counterpart in the second half. The
+        method uses only products, because no framework's pow is correctly rounded.
         """
         E = self.E
         if E is modes.HOST:
@@ -143,7 +143,7 @@ class Numbers:
         return E.reshape(product, (1,))
 
     def _squares(self, base: Any) -> Array:
-        """Return `_repeated_squares` as one array."""
+        """Return `_repeated_squares` as an array of shape (BITS,)."""
         if is_real(base):
             return self.array(np.array(_repeated_squares(base)))
         E, squares, zero = self.E, [base], self.number(0.0)
@@ -153,7 +153,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t computed by Python's ``**``, as in frameworks, or by `power` in traced code."""
+        """Return base^t, computed by Python's ``**`` like frameworks do, or by `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:
@@ -175,7 +175,8 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
-    """Return base^t as `Numbers.power` computes it, for t >= 1, without multiplying by factors that are 1."""
+    """Return base^t for t >= 1 with the bits of `Numbers.power`, but without the factors for digits far above the
+    highest digit of t."""
     size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
     factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
     while size > 1:
@@ -210,9 +211,9 @@ class Keras(Numbers):
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
     """Return the numbers in `Formula.names` at this step as one array of the dtype `wide`.
 
-    `step` is the number of completed steps; `count` is its host view, or None if it is traced. If the count is known,
-    the result is a NumPy array. Recent numbers are cached. Many parameters of one model use the same numbers in a step,
-    and some rules use the same numbers at every step.
+    `step` is the number of completed steps, and `count` is its host view, or None if `step` is traced. If the count is
+    known, the result is a NumPy array. Recent numbers are cached, because many parameters of a model use the same
+    numbers in a step. Raise ValueError for a count out of range.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
@@ -238,7 +239,8 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `step_numbers`, a dict from the count to the numbers; the key None matches any count."""
+    """Return the cache of `step_numbers`: a dict from counts to numbers. Numbers under the key None hold for every
+    count."""
     return {}
 
 

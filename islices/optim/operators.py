@@ -2,8 +2,8 @@
 
 A rule (`islices.optim.rules`) is plain Python code that uses ``+``, ``-`` and the functions below. `bind` makes a
 function with the same code object in which these names stand for other operators. So NumPy, each framework, a trace
-and a compiled kernel run the same formula. The functions below are placeholders, except `lerp` and `sign`, which call
-the other functions. SPEC clause 16.
+and a compiled kernel run the same formula. The operators below are placeholders, except `lerp` and `sign`, which call
+the other operators. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def power(x: Any, exponent: Any, one: Any) -> Any:
 
 
 def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
-    """Return a + weight (b - a) as torch's lerp_ computes it: for a weight of at least 0.5, relative to b."""
+    """Return a + weight (b - a), or b + (weight - 1) (b - a) for a weight of at least 0.5, like torch's lerp_."""
     far = less_equal(half, weight)
     return where(far, b, a) + mul(where(far, weight - one, weight), b - a)
 
@@ -103,7 +103,8 @@ def row_mean(x: Any) -> Any:
 
 
 def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x) -> Rule:
-    """Return a rule with the same code but other operators; bind the functions that it calls too, and `wrap` them."""
+    """Return a rule with the same code but other operators. The functions that the rule calls are bound and then passed
+    to `wrap`."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
     scope = dict(operators)
@@ -121,7 +122,8 @@ ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "po
 def is_elementwise(rule: Any) -> bool:
     """Return True if a rule uses only elementwise operators, so that a kernel computes the same bits as arrays.
 
-    Return False for a rule with numbers in its code or its module, because numba computes with them in float64.
+    Return False for a rule that reads numbers from its code or its module, because numba computes with such numbers in
+    float64.
     """
     code = rule.__code__
     if any(isinstance(x, (int, float)) and not isinstance(x, bool) for x in code.co_consts):
@@ -131,7 +133,7 @@ def is_elementwise(rule: Any) -> bool:
 
 
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """Return x^exponent for one number x, using the first `count` binary digits of the exponent's fraction."""
+    """Return x^exponent for one number x, from the first `count` binary digits of the exponent's fraction."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):
@@ -153,9 +155,10 @@ def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
 
 @cache
 def number_operators(wide: str) -> Mapping[str, Any]:
-    """Return the operators on single numbers of a dtype, which numba (``pip install "islices[fast]"``) compiles.
+    """Return the operators on single numbers of a dtype, compiled with numba (``pip install "islices[fast]"``).
 
-    Results have the same bits as on arrays: numba contracts operations only with its option fastmath.
+    Results have the same bits as on arrays: numba contracts operations only with its option fastmath. Raise ImportError
+    without numba.
     """
     try:
         import numba

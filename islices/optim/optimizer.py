@@ -44,12 +44,13 @@ class Optimizer:
     """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
 
     The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
-    each framework's checkpoints can store it, and `islices.convert` converts it to another framework. SPEC clause 16.
+    each framework's checkpoints can store the state, and `islices.convert` converts the state to another framework.
+    SPEC clause 16.
 
     Attributes
     ----------
     name, rows, semantics : str
-    hyper : mapping of str to number or function
+    hyper : mapping of str to number, bool, array or function
         The hyperparameters, with defaults filled in.
     maximize : bool
 
@@ -141,7 +142,11 @@ class Optimizer:
             )
 
     def _check_dense(self, source: str) -> None:
-        """Raise ValueError for a dense gradient if the user passed rows="touched" and zero rows would be updated."""
+        """Raise ValueError for a dense gradient if the user passed rows="touched" and the formula changes rows with a
+        zero gradient.
+
+        `source` says how users get a sparse gradient.
+        """
         stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
         if self._requested == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
             raise ValueError(
@@ -163,9 +168,9 @@ class Optimizer:
         Returns
         -------
         dict of str to array; or the structure of table, with such dicts
-            "step", int32 of shape (1,), counts steps. The optimizer's arrays have the table's shape or one number per
-            row; they are float32 for 16-bit tables. If master is True, there is also "master". The state of a
-            tf.Variable consists of tf.Variables.
+            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's shape
+            or one number per row, and the table's dtype, but float32 for a 16-bit table. If master is True, there
+            is also "master". The state of a tf.Variable consists of tf.Variables.
 
         Raises
         ------
@@ -205,31 +210,32 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
-            The dtype is the table's, or float32 for a 16-bit table. Duplicates are summed first. A dense gradient
+            The dtype is the table's; a 16-bit table also accepts float32. Duplicates are summed first. A dense gradient
             contains every row. With None nothing changes.
         state : dict; or the structure of table, with dicts
             The result of `init` or of the previous step.
         donate : bool
             True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. With
-            False, each step outside jit copies them. donate has no effect on arrays that change in place, or inside
-            jit, where donate_argnums decides.
+            False, each step outside jit copies these arrays. donate has no effect on arrays that change in place, or
+            inside jit, where donate_argnums decides.
         apply : bool, or boolean or integer array of one
             With False or 0 nothing changes, not even the step count. The flag may be traced.
 
         Returns
         -------
         (table, state)
-            The table and the state with the types of the arguments; use them instead of the arguments. JAX arrays and
-            tf.Tensors are new arrays; all others are changed in place.
+            The table and the state with the types of the arguments; use the results instead of the arguments. JAX
+            arrays and tf.Tensors are new arrays; all others are changed in place.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            Frameworks, dtypes, shapes, indices or a state do not fit. No table has changed.
+            A framework, dtype, shape, index or state is wrong. The call has changed no table.
 
         Notes
         -----
-        The step records no gradient. In traced code, slices out of range are ignored. SPEC clauses 15 and 16.
+        Frameworks cannot differentiate through a step. In traced code, slices out of range are ignored. SPEC clauses
+        15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 
@@ -288,7 +294,8 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[Stepped]:
-    """Do steps that share no memory, with kernels or with primitives, and return the tables and the states."""
+    """Do steps that share no memory, and return the table and the state of each step. A step without a gradient changes
+    nothing."""
     taken = []
     for request in requests:
         if request.grad is not None:
@@ -303,7 +310,10 @@ def take_steps(requests: Sequence[Request]) -> list[Stepped]:
 
 
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
-    """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses."""
+    """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses.
+
+    `names` are the prefixes of argument names in messages.
+    """
     if _are_apart(requests):
         return
     parts: list[Part] = []
@@ -329,7 +339,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
 
 
 def _are_apart(requests: Sequence[Request]) -> bool:
-    """Return True if the memory bounds of all arrays are known and no two arrays overlap."""
+    """Return True if the memory bounds of the steps' arrays are known and no two arrays overlap."""
     spans: list[tuple[int, int]] = []
     for request in requests:
         if request.grad is not None:
@@ -348,7 +358,8 @@ def _are_apart(requests: Sequence[Request]) -> bool:
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
-    """Return the leaves of tree that correspond to table's leaves, in table's order."""
+    """Return the leaves of tree that correspond to table's leaves, in table's order. Raise ValueError if the structures
+    differ."""
     try:
         return aligned(table, tree)
     except Exception:  # an object in the place of a container may raise any error

@@ -26,7 +26,8 @@ class Preset:
     Attributes
     ----------
     defaults : mapping of str to number or bool
-        The hyperparameters of this semantics; None means that the user must pass a value. Without "lr", "lr" is None.
+        The hyperparameters of this semantics with their defaults; None means that the user must pass a value. If you
+        leave out "lr", its default is None.
     formula : callable
         A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
     source : str
@@ -37,7 +38,8 @@ class Preset:
         The meaning of the state's arrays that differ between semantics. momentum contains gradients (0), steps that are
         subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected means (1).
     within : float
-        The accepted difference from the framework, in the units of the framework tests; 0 means equal bits.
+        The accepted difference from the framework, in units of float32's eps times the sum of the initial size and the
+        sizes of all changes. 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -62,11 +64,12 @@ class Record:
     title : str
         The name of the class in the torch module of islices; it is torch's name if torch has the optimizer.
     arguments : tuple of str
-        The hyperparameters, by islices' names, in the order of torch's class.
+        The hyperparameters, by islices' names, in the order of the arguments of the class in the torch module.
     presets : mapping of str to Preset
         The preset of each semantics.
     decoupled : bool, optional
-        The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag.
+        The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag, or
+        if the flag is one of the arguments.
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
@@ -101,16 +104,14 @@ class Record:
 
     @cache  # noqa: B019  # there is only one record per optimizer
     def spelled(self, semantics: str) -> Mapping[str, str]:
-        """Return a dict from islices' names of hyperparameters to a framework's names.
-
-        The semantics need not have a preset.
-        """
+        """Return a dict from islices' names of hyperparameters to a framework's names, even for a semantics without a
+        preset."""
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
         return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}
 
     def states(self, hyper: Hyper, semantics: str = "islices", **options: str) -> tuple[State, ...]:
-        """Return the arrays of the state for these hyperparameters, without the step count."""
+        """Return the descriptions of the state's arrays for these hyperparameters, without the step count."""
         preset = self.presets[semantics]
         chosen = {**preset.defaults, **hyper, "rows": "touched", "duplicates": "sum", **options}
         return preset.formula(chosen).state
@@ -164,7 +165,7 @@ OPTIONS = {"momentum": "momentum", "v_max": "amsgrad"}
 
 
 def terms_of(name: str, record: Record) -> dict[str, float]:
-    """Return a dict from each semantics that has an array to the array's meaning, as in `Preset.terms`."""
+    """Return a dict from each semantics that has the array `name` to the meaning of the array (see `Preset.terms`)."""
     option = OPTIONS.get(name)
     return {s: p.terms.get(name, 0.0) for s, p in record.presets.items() if option is None or option in p.defaults}
 
@@ -172,8 +173,8 @@ def terms_of(name: str, record: Record) -> dict[str, float]:
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    Raise ValueError if that is impossible. `source` is None if the user has not given it; this matters only if the
-    meanings differ between presets. `lr` is None if it is unknown.
+    Raise ValueError if that is impossible. `source` is None if the user has not given the source's semantics, and `lr`
+    is None if the learning rate is unknown; either matters only if the meanings differ.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:
@@ -201,7 +202,8 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
 
 
 def check_names(given: Iterable[str], needed: Iterable[str], others: Iterable[str], place: str) -> None:
-    """Raise ValueError if the names of a state's arrays lack a needed name, or contain one that is not accepted."""
+    """Raise ValueError if `given`, the names of a state's arrays, lacks a name in `needed` or has a name in neither
+    `needed` nor `others`."""
     unknown = next((name for name in given if name not in (*needed, *others)), None)
     lacking = next((name for name in needed if name not in given), None)
     if unknown is not None or lacking is not None:

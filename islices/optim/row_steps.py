@@ -1,7 +1,7 @@
 """One step of an optimizer: read the gradient's rows of the table, apply the rule to copies, and write them back.
 
-`Request` describes a step. `rows_step` does it with the primitives, and `islices.optim.fused` with a kernel if
-possible. Rows are written after they are computed. If arrays change in place, no table-sized array is allocated.
+`Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
+possible. If arrays change in place, a step outside traced code allocates no table-sized array.
 SPEC clause 16.
 """
 
@@ -72,7 +72,7 @@ class Request(NamedTuple):
             return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
-        """Return an iterator over pieces of new rows. The caller must write each piece before it gets the next."""
+        """Return an iterator over pieces of new rows. The caller must write each piece before it reads the next."""
         if self.touched:
             return self.some_rows()
         B, grad = self.at.B, self.grad
@@ -81,7 +81,7 @@ class Request(NamedTuple):
         return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
-        """Yield the new values of the rows that the slices contain."""
+        """Yield the new values of the rows that the slices contain, without the frozen rows."""
         B = self.at.B
         ids, gradient = self._gradient()
         ids = self.where_taken(ids)
@@ -90,7 +90,7 @@ class Request(NamedTuple):
         yield ids, self._changed(gradient, old)
 
     def where_taken(self, ids: Array) -> Array:
-        """Return `ids`, or row numbers out of range if `apply` is 0, so that nothing is written then."""
+        """Return `ids`; if `apply` is 0, return row numbers out of range, so that nothing is written."""
         if self.apply is None:
             return ids
         B = self.at.B
@@ -120,7 +120,7 @@ class Request(NamedTuple):
         yield None, new
 
     def blocks(self) -> Pieces:
-        """Yield the new values of all rows in blocks, without allocating a table-sized array."""
+        """Yield the new values of all rows in blocks, without the frozen rows. No table-sized array is allocated."""
         B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
@@ -139,9 +139,9 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, sums) for slices without frozen rows, or (None, whole arrays) for a dense gradient.
+        """Return (ids, [sums]) for slices, after removing frozen rows, or (None, [whole array]) for a dense gradient.
 
-        For a raw formula, the list also contains the sums of squares, or the squares.
+        For a raw formula the list also contains the sums of squares, or the squares.
         """
         B, raw = self.at.B, self.formula.raw
         if not isinstance(self.grad, IndexedSlices):
@@ -173,7 +173,7 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 # ---------------------------------------------------------------------- writing
 def rows_step(request: Request) -> Stepped:
-    """Do a step with the primitives: write its pieces, count the step, and return the table and the state."""
+    """Do a step with the primitives: write the pieces, count the step, and return the table and the state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
@@ -187,7 +187,7 @@ def rows_step(request: Request) -> Stepped:
 
 
 def count_step(request: Request) -> Array:
-    """Return the state's "step", increased by one unless `apply` is 0."""
+    """Return the state's "step" after this step: one more, or the same if `apply` is 0."""
     B, step = request.at.B, request.at.arrays["step"]
     with B.scope():
         one = B.asarray(np.ones(1, np.int32), step)
@@ -223,7 +223,7 @@ def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
 
 # ---------------------------------------------------------------------- the rule on rows
 def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
-    """Return the new rows of the weights and the state. `rest` has q if duplicates are raw, and then the old rows."""
+    """Return the new rows of the weights and the state. `rest` has q if the formula is raw, and then the old rows."""
     q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
         return _rule(B, formula, numbers, g, q, w, state)
@@ -296,11 +296,12 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """Return x^exponent. Both have one dtype; `exponent` and `one` have the shape (1, ..., 1) (SPEC clause 16).
+    """Return x^exponent for `x` and `exponent` of one dtype; `exponent` and `one` have the shape (1, ..., 1) (SPEC
+    clause 16).
 
-    Roots and products are correctly rounded; no framework's pow is. For each binary digit of the exponent's fraction,
-    from the last to the first, r becomes sqrt(r), times sqrt(x) if the digit is 1. So each root halves the error so
-    far. Then the result is multiplied by the power for the exponent's whole part.
+    Roots and products are correctly rounded; no framework's pow is. The result r starts at 1. For each binary digit of
+    the exponent's fraction, from the last to the first, r becomes sqrt(r), times sqrt(x) if the digit is 1. So each
+    root halves the error so far. Then r is multiplied by the power for the exponent's whole part.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)

@@ -3,9 +3,9 @@
 The parameters of a rule are the gradient ``g``, the weight ``w``, arrays of the state and numbers; they are passed by
 name. A rule may also have ``q``, the square of the gradient's element or the mean of squares over the row. A rule
 returns the new weight and the new state, in the order of `Formula.state`. A parameter with a default is optional: an
-absent state or number is None, an absent flag False. Kernels omit the branches that absent parameters exclude. Rules
-use only the operators of `islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the written order;
-the order is part of the specification (SPEC clause 16).
+absent state or number is None, and an absent flag is False. Kernels omit the branches that absent parameters exclude.
+Rules use only the operators of `islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the written
+order; the order is part of the specification (SPEC clause 16).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ def decoupled(w, keep):
 
 
 def shrunk(w, decay, rate):
-    """Return the weight after Keras's weight decay, which subtracts a multiple of the weight."""
+    """Return the weight after Keras's weight decay, which subtracts weight * decay * rate."""
     return w - mul(mul(w, decay), rate)
 
 
 # ---------------------------------------------------------------------- moments
 def running(m, x, gain, beta):
-    """Return a running mean after one more number: m + gain (x - m), or beta m + gain x if `beta` is given."""
+    """Return the running mean m after one more number x: m + gain (x - m), or beta m + gain x if `beta` is given."""
     return m + mul(gain, x - m) if beta is None else mul(beta, m) + mul(gain, x)
 
 
 def gradient_mean(m, g, gain, beta, half, one):
-    """Return a running mean of gradients after one more gradient, as torch's lerp_ computes it if `half` is given."""
+    """Return a running mean of gradients after one more gradient; if `half` is given, compute it like torch's lerp_."""
     return running(m, g, gain, beta) if half is None else lerp(m, g, gain, half, one)
 
 
 def square_mean(v, g, q, gain, beta):
-    """Return a running mean of squares after one more gradient. Without q, add (gain g) g, like torch's addcmul_."""
+    """Return a running mean of squares after one more square. If q is None, add (gain g) g, like torch's addcmul_."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)

@@ -65,7 +65,7 @@ ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Return True if the printed text matches the expected text. "..." matches any text, and texts that depend on
+    """Return True if the printed text matches the expected text. "..." matches any text, and numbers that depend on
     rounding match each other."""
     wanted, came = (
         ROUNDING.sub(
@@ -83,7 +83,7 @@ class Blocks:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, code: str, folder: Path) -> dict[str, Any]:
-        """Run the code in a folder, as ``python -c`` does, and return its exit code and output."""
+        """Run the code in a folder, as ``python -c`` does, and return the exit code and the output."""
         if not frameworks_of(code) or not hasattr(
             os, "fork"
         ):  # as fast as the server, without the imports of the server
@@ -102,14 +102,12 @@ class Blocks:
         return answer
 
     def close(self) -> None:
-        """End the server if one runs."""
         if self._server is not None:
             self._server.communicate(timeout=TIMEOUT)
 
 
 # ---------------------------------------------------------------------- the server
 def serve() -> None:
-    """Answer requests from stdin until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # frameworks print to stderr, not into the answers
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,4 +1,5 @@
-"""Realistic faults of one edit each: a conformance profile must show 47 of them, and tests must catch twenty.
+"""Realistic faults of one edit each. A conformance profile must show the faults in `MUTANTS`, and tests those in
+`OF_TESTS`.
 
 `old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and
 the input that shows it.

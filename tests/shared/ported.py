@@ -116,8 +116,8 @@ def clipped_but_one(d: Batch, g: Tree) -> Tree:
 
 
 class Change(NamedTuple):
-    """A change of one side's gradients. The function `make` maps (batch, gradients) to changed gradients. If `clips`,
-    the other side clips all tensors together."""
+    """A change of one side's gradients, and the cause that `diff` must report. The function `make` maps (batch,
+    gradients) to changed gradients. If `clips`, the other side clips all tensors together."""
 
     make: Callable[[Batch, Tree], Tree]
     cause: str
@@ -140,7 +140,8 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Run `diff` on the gradients and on changed ones, with all options that describe either side."""
+    """Run `diff` on the gradients and on gradients with the named changes, with all options that describe either
+    side."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)

@@ -93,7 +93,6 @@ def sentences_of_page(text: str) -> Iterator[str]:
 
 
 def split(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph."""
     text = " ".join(paragraph.split())
     yield from (s for s in re.split(r"(?<=\w[.!?])\s+|(?<=[)\]|][.!?])\s+|(?<=[.!?]\))\s+", text) if len(s.split()) > 1)
 

@@ -11,8 +11,8 @@ ROWS, DIM = 40, 4
 
 
 class Bags(torch.nn.Module):
-    """A model with a sparse table for bags (with padding and weights), a dense head, and a parameter without
-    dimensions."""
+    """A model with a sparse table for bags (with padding and weights), a dense head, a parameter without dimensions,
+    and an unused parameter."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, *, sparse: bool = True) -> None:
         super().__init__()

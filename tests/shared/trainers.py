@@ -1,7 +1,7 @@
 """Run trainers that clip gradients in their code, with the recipes of docs/trainers.md: ``python trainers.py
 lightning|accelerate``.
 
-For each batch, the program prints the norm that the recipe clips, and the norm of the gradient in the step.
+For each step, the program prints the norm of the clipped gradients.
 """
 
 from __future__ import annotations

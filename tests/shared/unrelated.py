@@ -71,7 +71,8 @@ def reported(r: Generator) -> dict[str, Any]:
 
 
 def random_pair(seed: int) -> Any:
-    """Compare unrelated gradients, or unrelated tables that no optimizer has updated, and return the report."""
+    """Compare unrelated gradients, or two random updates of one table that no optimizer makes, and return the
+    report."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"
@@ -109,8 +110,8 @@ class Near:
         self.noise = (1 + 1e-3 * r.standard_normal(self.shape)).astype(self.dtype)
 
     def compared(self, other: Array, **more: Any) -> Any:
-        """Run `diff` on the gradient and another one, which is dense or has its rows in a different order, and return
-        the report."""
+        """Run `diff` on the gradient and `other`, and return the report. `other` is dense, or has its rows in a random
+        order."""
         ids = self.r.permutation(self.rows)
         one = IndexedSlices(self.g, np.arange(self.rows), self.shape)
         b = other.astype(self.dtype)
@@ -123,7 +124,7 @@ class Near:
         return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
-        """Return slices that sum to the gradient, with three slots per row."""
+        """Return slices that sum to the gradient up to rounding, with three slots per row."""
         parts = self.r.standard_normal((3, *self.shape)).astype(self.dtype)
         parts[2] = self.g - parts[0] - parts[1]
         return IndexedSlices(parts.reshape(-1, self.shape[1]), np.tile(np.arange(self.rows), 3), self.shape)
@@ -142,7 +143,7 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Run `diff` on the gradient and on values within a spacing of float16 that are no float16 numbers."""
+    """Run `diff` on the gradient and on values within one float16 spacing that are no float16 numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 
@@ -229,5 +230,5 @@ ADVERSARIAL: tuple[Callable[[Near], Any], ...] = (
 
 
 def adversarial_pair(seed: int) -> Any:
-    """Return the report on a pair that only looks as if it had a known cause."""
+    """Return the report on a pair that only looks like a pair with a known cause."""
     return ADVERSARIAL[seed % len(ADVERSARIAL)](Near(np.random.default_rng([8, seed])))

@@ -1,7 +1,7 @@
 """Count the code's tokens by folder, without docstrings and comments, so that dense lines gain nothing.
 
-`make weight` runs this program. The program prints each folder's tokens, then the largest file and the mean number of
-tokens per line.
+`make weight` runs this program. The program prints each folder's tokens. The last line has the total, the mean number
+of tokens per line, and the largest file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the line numbers at which statements begin that consist of a string."""
+    """Return the first lines of the statements that consist of a string."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))

@@ -19,8 +19,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False, early=False):
     """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean of squares over the row.
 
-    If `inside`, eps is added under the root. If `early`, the learning rate multiplies before the division. If
-    `weight_decay` is given, weight_decay times the weight is added to the quotient.
+    If `inside`, eps is added under the root. If `early`, the gradient is multiplied by the learning rate before the
+    division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
@@ -42,7 +42,7 @@ def tensorflow_adagrad(g, q, w, accumulator, lr, one):
 def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
     """Apply optax's scale_by_rss with the factor where(a > 0, rsqrt(a + eps), 0).
 
-    A NaN is not above 0, so an element with a NaN accumulator stays unchanged.
+    A NaN is not above 0, so the factor of a NaN accumulator is 0.
     """
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
@@ -242,7 +242,7 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad with one accumulator per row, so that the state of a table is one column.
+    """Make Adagrad with one accumulator per row, so that the state stores one number per row.
 
     Parameters
     ----------

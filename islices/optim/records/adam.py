@@ -33,10 +33,11 @@ def adam_rule(
 ):  # fmt: skip
     """Apply Adam (Kingma and Ba 2015, algorithm 1). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    `rate` contains the learning rate. If `root` and the corrections are absent, `rate` also contains the bias
-    correction. If `v_max` is given (amsgrad, Reddi et al. 2018), the root is of the largest mean square so far. If
-    `early`, the rate multiplies before the division. If `weight_decay` is given, weight_decay times the weight is added
-    to the direction before the learning rate multiplies.
+    `rate` is the learning rate, divided by the correction of the mean unless `correction1` is given. If neither `root`
+    nor `correction2` is given, `rate` also contains the correction of the root. If `v_max` is given (amsgrad, Reddi et
+    al. 2018), the root is of the largest mean square so far. If `early`, the mean is multiplied by the rate before the
+    division. If `weight_decay` is given, weight_decay times the weight is added to the direction before the
+    multiplication by the rate.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -81,11 +82,14 @@ class TorchSparse(TorchAdam):
 
 class KerasAdam(Keras):
     def correction(self, beta: str) -> Any:
-        """Return 1 - beta^t in the table's dtype. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
+        """Return 1 - beta^t in the dtype of `narrow`.
+
+        TensorFlow's float32 pow mostly equals the rounded float64 pow.
+        """
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(beta)))
 
     def rate(self):
-        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t) in the table's dtype."""
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), computed in the dtype of `narrow`."""
         E = self.E
         return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.correction2())), self.correction1())
 
@@ -125,7 +129,8 @@ def _running_products(base: float, count: int) -> Host:
 def _tensorflow_power(n: Numbers, base: float) -> Any:
     """Return base^t like TensorFlow's variable beta_power: a running product, rounded to float32 at each step.
 
-    Traced code gets the rounded power, because the running product has no closed form.
+    A power too small to change 1 - power is replaced by 0. Traced code gets the rounded power, because the running
+    product has no closed form.
     """
     if n.E is not modes.HOST:
         return n.E.astype(n.power(single(base)), "float32")
@@ -138,7 +143,7 @@ def _tensorflow_power(n: Numbers, base: float) -> Any:
 
 # ---------------------------------------------------------------------- formulas
 def adam_state(h: Hyper) -> tuple[State, ...]:
-    """Return the arrays of the state: the two running means, and for amsgrad the largest mean square so far."""
+    """Return the arrays of the state: the two running means and, with amsgrad, the largest mean square so far."""
     return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
 
 
@@ -171,7 +176,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula; its kernel for lazy_update=False squares the gradient first."""
+    """Return MXNet's formula. rows="all" is lazy_update=False, whose kernel squares the gradient first."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
@@ -267,7 +272,8 @@ def adam(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
+        this mean square as "v_max".
         Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
         "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
@@ -339,7 +345,8 @@ def adamw(
     weight_decay : float, default 0.01
         The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state stores it as "v_max".
+        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
+        this mean square as "v_max".
         Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
         "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,

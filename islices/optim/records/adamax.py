@@ -21,7 +21,7 @@ def adamax_rule(
     """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. `gain1` is 1 - beta1.
 
     `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside`, eps is added to the
-    gradient's absolute value. If `early`, the rate multiplies before the division.
+    gradient's absolute value, else to u. If `early`, the mean is multiplied by the rate before the division.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
@@ -87,8 +87,8 @@ def adamax(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adamax, which is Adam with the largest absolute gradient instead of the mean square (Kingma and Ba 2015,
-    algorithm 2).
+    """Make Adamax, which is Adam with a decaying maximum of absolute gradients instead of the mean square (Kingma and
+    Ba 2015, algorithm 2).
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def adamax(
     beta1 : float, default 0.9
         The decay rate of the running mean of gradients.
     beta2 : float, default 0.999
-        The factor by which the largest absolute gradient so far decays at each step.
+        The factor that multiplies the largest absolute gradient so far at each step.
     eps : float, default 1e-8
         A small number that is added to the largest absolute gradient.
     weight_decay : float, default 0

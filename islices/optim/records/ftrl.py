@@ -28,7 +28,7 @@ def clipped(z, l1):
 def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, one=None, linear=False):
     """Apply FTRL-Proximal (McMahan et al. 2013, algorithm 1). An element with ``|z| <= l1`` becomes exactly zero.
 
-    TensorFlow's l2_shrinkage is a penalty that is added to z but not to the sum of squares.
+    `l2_shrinkage` is the factor of a penalty whose gradient is added to z but not to the sum of squares.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -41,7 +41,8 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
     """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), `shrinkage` is 2 l2_shrinkage.
 
-    If `everywhere`, rows without a gradient are also recomputed from z, as in Keras; where z is 0, they become 0.
+    An element with ``|z| <= l1`` becomes exactly zero; if `everywhere`, as in Keras, the element becomes the quotient,
+    which may be NaN.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -51,7 +52,7 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
 
 
 def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
-    """Apply MXNet's FTRL, which multiplies the quotient by 0 where |z| <= l1 instead of replacing it by 0.
+    """Apply MXNet's FTRL, which multiplies the quotient by 0 where |z| <= l1 instead of replacing the quotient by 0.
 
     So the weight becomes NaN where the quotient is not finite.
     """
@@ -70,7 +71,7 @@ class IslicesFtrl(Numbers):
 
 class KerasFtrl(IslicesFtrl, Keras):
     def penalty(self):
-        """Return 2 (l2 + beta / (2 lr)) in the table's dtype."""
+        """Return 2 (l2 + beta / (2 lr)), computed in the dtype of `narrow`."""
         lr, two = self.narrow(self.lr()), self.narrow(self.two)
         beta, l2 = self.narrow(self.h["beta"]), self.narrow(self.h["l2"])
         return self.E.round_product(two, l2 + self.E.div(beta, self.E.round_product(two, lr)))
@@ -84,7 +85,8 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
-    """Return the rule's options for lr_power, which makes n^-lr_power the root of n, n itself, or another power."""
+    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself, else the options of a general
+    power."""
     return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
 
 
@@ -172,8 +174,9 @@ def ftrl(
     beta : float, default 0
         A number that is added to the root in the denominator.
     l2_shrinkage : float, default 0
-        l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared. It is
-        TensorFlow's l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas double it, and l2 too.
+        l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared.
+        TensorFlow's name of this argument is l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas
+        double both l2_shrinkage and l2.
     lr_power : float, -256 < lr_power <= 0, default -0.5
         The learning rate is multiplied by this power of the sum of squares.
     initial_accumulator : float, default 0.1

@@ -73,9 +73,11 @@ def _product(n: Numbers, beta1: Any, c: float) -> Array:
 # ---------------------------------------------------------------------- rules
 def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None, half=None, one=None, root=None,
                   correction2=None, apart=False):  # fmt: skip
-    """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2, and `root` is sqrt(1 - beta2^t).
+    """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    If `apart`, the gradient and the running mean are divided separately, as in torch.
+    `head` and `rate` multiply the gradient and the running mean; both contain the learning rate and a bias correction.
+    `root` is sqrt(1 - beta2^t), or None if `correction2`, 1 - beta2^t, is given. If `apart`, the gradient and the
+    running mean are divided separately, as in torch.
     """
     m = gradient_mean(m, g, gain1, None, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -88,7 +90,10 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
 
 
 def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correction2, lr, eps, beta1=None, beta2=None):
-    """Apply Nadam with two bias corrections of the running mean. If `beta1` is given, use optax's operation order."""
+    """Apply Nadam with the bias correction `after1` of the running mean and `left` of the gradient.
+
+    If `beta1` is given, use optax's order of operations.
+    """
     m = gradient_mean(m, g, gain1, beta1, None, None)
     v = square_mean(v, g, q, gain2, beta2)
     spread = sqrt(div(v, correction2)) + eps
@@ -119,7 +124,7 @@ class IslicesNadam(adam.IslicesAdam):
 
 
 def _mu_product(h: Hyper, t: int) -> float:
-    """Return mu_product of torch's state after t steps."""
+    """Return the entry mu_product of torch's state after t steps."""
     return (
         float(_torch_products(h["beta1"], h["momentum_decay"], 1 << max(10, (t - 1).bit_length()))[t - 1]) if t else 1.0
     )
@@ -127,7 +132,10 @@ def _mu_product(h: Hyper, t: int) -> float:
 
 @lru_cache(maxsize=64)
 def _torch_products(beta1: float, momentum_decay: float, count: int) -> Host:
-    """Return torch's float32 mu_product after each step. It is 0 once 1 minus the product rounds to 1."""
+    """Return torch's float32 mu_product after each of the first `count` steps.
+
+    Products below 2^-60 become 0, because 1 minus such a product rounds to 1.
+    """
     products = np.zeros(count, np.float32)
     product = np.float32(1.0)
     for k in range(count):
@@ -142,7 +150,7 @@ class TorchNadam(IslicesNadam, adam.TorchAdam):
     def momenta(self) -> tuple[Array, Array, Array]:
         """Return mu_t, mu_(t+1) and torch's mu_1 ... mu_t.
 
-        Traced code gets the rounded product, because a product of rounded factors has no closed form.
+        Traced code gets one product, rounded once to float32, because a product of rounded factors has no closed form.
         """
         if self.E is not modes.HOST:
             mu, after, product = super().momenta()
@@ -153,9 +161,9 @@ class TorchNadam(IslicesNadam, adam.TorchAdam):
 
 
 class KerasNadam(adam.KerasAdam):
-    """Keras's numbers: betas are rounded to float32, and so is 0.96 except in the product.
+    """The numbers of Keras's Nadam: the betas and 0.96 are rounded to float32, except in the product of the momenta.
 
-    Corrections are computed in the table's dtype.
+    Corrections are computed in the dtype of `narrow`.
     """
 
     def hyper(self, name: str) -> Any:

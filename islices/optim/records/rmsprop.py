@@ -25,9 +25,10 @@ def rmsprop_rule(
     """Apply RMSprop (Tieleman and Hinton 2012). `gain_rho` is 1 - rho.
 
     If `mean` is given, the variance replaces the mean square (Graves 2013). If `zero` is given, a variance that
-    rounding makes negative becomes zero. If `inside`, eps is added under the root. If `early`, the learning rate
-    multiplies before the division. If `reciprocal`, the rate multiplies before the buffer, and the root is a rounded
-    reciprocal. If `up`, the buffer stores steps that are added to the weight.
+    rounding makes negative becomes zero. If `inside`, eps is added under the root. If `early`, the gradient is
+    multiplied by the learning rate before the division. If `reciprocal`, the gradient is multiplied by a rounded
+    reciprocal root and the learning rate, before the momentum. If `up`, the buffer stores steps that are added to the
+    weight.
     """
     mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square
@@ -46,7 +47,8 @@ def rmsprop_rule(
 
 
 def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
-    """Apply TensorFlow's RMSprop for slices, with a reciprocal root and eps added before the mean is subtracted."""
+    """Apply TensorFlow's RMSprop for slices: the rule multiplies by a reciprocal root, and adds eps before subtracting
+    the squared mean."""
     mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:
@@ -60,7 +62,7 @@ def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, ep
 def _plain(h: Hyper, *options: str) -> Formula:
     """Return the formula with further options of the rule.
 
-    Without the option "zero", a variance that rounding makes negative gives NaN.
+    Without the option "zero", a variance that rounding makes negative may give NaN.
     """
     moving = is_on(h["momentum"])
     state = (

@@ -1,4 +1,4 @@
-"""The formulas of gradient descent, with or without momentum in each semantics. SPEC clauses 11 and 16."""
+"""The formulas of gradient descent, with or without momentum, in each semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    `gain` is 1 - dampening. The learning rate does not multiply the buffer. If `nesterov`, apply Nesterov's momentum
+    `gain` is 1 - dampening. The buffer does not include the learning rate. If `nesterov`, apply Nesterov's momentum
     (Sutskever et al. 2013), but with the gradient at w.
     """
     step = g
@@ -41,7 +41,7 @@ def inner_sgd(g, w, momentum, mu, lr, weight_decay=None, nesterov=False):
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
     """Apply TensorFlow's Nesterov momentum; the buffer does not include the learning rate.
 
-    For slices (`dense` is False) the learning rate first multiplies the momentum coefficient.
+    For slices (`dense` is False) the momentum coefficient is first multiplied by the learning rate.
     """
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
@@ -57,7 +57,7 @@ class TorchSgd(Numbers):
 
 class Shrinking(Singles):
     def keep(self):
-        """Return 1 - lr weight_decay, computed in the table's dtype."""
+        """Return 1 - lr weight_decay, computed in the dtype of `narrow`."""
         decay = self.E.round_product(self.narrow(self.hyper("lr")), self.narrow(self.hyper("weight_decay")))
         return self.narrow(self.one) - decay
 
@@ -174,7 +174,7 @@ def sgd(
     momentum : float, default 0
         The momentum coefficient; 0 disables momentum.
     dampening : float, default 0
-        The gradient is multiplied by 1 - dampening before it is added to the buffer.
+        The gradient is multiplied by 1 - dampening and then added to the buffer.
     nesterov : bool, default False
         True uses Nesterov's momentum: the step is the gradient plus the decayed buffer (Sutskever et al. 2013).
     weight_decay : float, default 0

@@ -99,7 +99,7 @@ def _array(x: dict[str, Any]) -> Array:
 
 
 def _checked(s: Slices) -> Slices:
-    """Check the indices of `s` by clause 2, and return `s`."""
+    """Check the indices of `s` by clause 2, and return `s`. Raise IndexError or ValueError for wrong indices."""
     rows = s.shape[0]
     for k, index in enumerate(s.indices.tolist()):
         if index < 0 or (rows is not None and index >= rows + s.padded):
@@ -184,7 +184,8 @@ def concat(parts: list[Slices]) -> Slices:
 
 
 def mapped(fn: Any, *trees: Any) -> Any:
-    """Apply `fn` to the leaves of trees that have the same structure (clause 1). None is not a leaf and stays None."""
+    """Apply `fn` to the leaves of trees with the same structure (clause 1). None is not a leaf: `fn` gets the leaves of
+    the other trees, and a place with None in each tree stays None."""
     first = next((tree for tree in trees if tree is not None), None)
     if isinstance(first, dict):
         return {key: mapped(fn, *(tree[key] for tree in trees)) for key in first}

@@ -31,7 +31,8 @@ def halves(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ids:
-    """The flat ids of a lookup, the kind of each id, and the number of its bag or sample (-1 for none)."""
+    """The flat ids of a lookup, the kind of each id (absent, padding, masked), and each id's bag or sample (-1 for
+    none)."""
 
     ids: Any
     index_dtype: str
@@ -155,7 +156,8 @@ def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
 
 
 def _bag(combiner: str, x: Any, w: Any) -> tuple[Any, Any]:
-    """Return (result, divisor) of one bag. The result is not rounded to 16 bits."""
+    """Return (result, divisor) of one bag. The result is not rounded to 16 bits; the divisor is None if the combiner
+    has none."""
     kind = x.dtype.type
     if not len(x):
         return np.zeros(x.shape[1:], x.dtype), kind(0)

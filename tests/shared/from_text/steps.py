@@ -83,8 +83,8 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """Return a dict from the names of the state's arrays to "0" or "initial" (initial_accumulator), the initial
-    value."""
+    """Return a dict from the names of the state's arrays to their initial values: "0", or "initial" for
+    initial_accumulator."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}

@@ -16,7 +16,8 @@ from islices.core.host import HostBackend
 
 
 class Arithmetic(HostBackend):
-    """The host's primitives. Methods that combine several primitives are omitted, so that each primitive runs."""
+    """The host's primitives. Methods that combine several primitives come from `Backend`, so that each primitive
+    runs."""
 
     sum_duplicates = Backend.sum_duplicates
     sum_rows = Backend.sum_rows

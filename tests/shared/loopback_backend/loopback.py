@@ -15,7 +15,7 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """The error if code outside of the adapter reads an array."""
+    """The error of code outside of the adapter that reads an array."""
 
 
 class Opaque:
@@ -36,8 +36,6 @@ class Opaque:
 
 
 class LoopbackArray(Opaque):
-    """A dense array of the framework."""
-
     __slots__ = ()
 
     def __add__(self, other: object) -> LoopbackArray:
