@@ -1,8 +1,9 @@
 """Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments, change ``p.grad`` in place, and sum duplicate rows first. On dense
-gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its import.
+functions of this module accept the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum.
+On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its
+import.
 """
 
 from __future__ import annotations
@@ -290,10 +291,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
-    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. Both have None for a
-    parameter without a gradient.
+    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. Both lists have None for
+    a parameter without a gradient.
 
-    Check that dense gradients may be changed in place.
+    Check that dense gradients may be changed in place. Warn if `parameters` is an exhausted generator.
     """
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
@@ -310,7 +311,6 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[An
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[Tensor]:
-    """Return the Tensor, or the Tensors of the iterable, as a list."""
     if isinstance(tensors, Tensor):
         return [tensors]
     try:
@@ -416,7 +416,7 @@ def _check_finite(norm: Host, ord: float) -> None:
 
 
 def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
-    """Return the norm as a 0-d Tensor on the device of the first gradient."""
+    """Return the norm as a 0-d Tensor on the device of the first gradient, or on the CPU without gradients."""
     for grad in grads:
         if grad is not None:
             return backend.scalar(norm.reshape(()), grad)  # type: ignore[no-any-return]

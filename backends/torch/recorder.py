@@ -127,7 +127,7 @@ class TorchRecorder(Recorder):
 
 
 def _tensors(x: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested tuples, lists and dicts."""
+    """Yield detached copies of the tensors in nested tuples, lists and dicts."""
     if isinstance(x, torch.Tensor):
         yield x.detach().clone()
     elif isinstance(x, (list, tuple, dict)):

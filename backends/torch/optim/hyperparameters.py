@@ -71,7 +71,8 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, and any other argument unchanged."""
+    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for
+    other Tensors."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
@@ -91,7 +92,7 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 
 
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
-    """Return the group with all options and hyperparameters added that it lacks.
+    """Return a copy of the group that has all options and hyperparameters.
 
     A hyperparameter that the group lacks gets its value in `defaults`, if there is one and the group's semantics has
     the hyperparameter. Otherwise it gets the default of the semantics, or None.
@@ -106,7 +107,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
 
 
 def check_group(rule: str, group: Group) -> None:
-    """Raise TypeError or ValueError for an invalid group; the message uses torch's names."""
+    """Raise TypeError, ValueError or IndexError for an invalid group; the message uses torch's names."""
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
@@ -155,7 +156,7 @@ def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimi
 
 
 def in_islices(rule: str, group: Group) -> dict[str, Any]:
-    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors."""
+    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors, and None in place of False."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:
