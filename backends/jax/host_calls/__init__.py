@@ -4,7 +4,7 @@ The costly operations of a training step (sums of rows, bags, norms, optimizers'
 CPU each primitive is lowered to a few custom calls (`row_calls`). numba compiles a handler for each call (`parts`), so
 no C compiler is needed. The handler reads XLA's call frame and shares the work among XLA's threads (`frames`).
 
-It relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
+The code relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
 
 - The positions of words in the call frame: the extension, the API's functions, the context, operands, results and
   attributes. Attributes are numbers, sorted by their names.

@@ -60,13 +60,13 @@ class _Place(NamedTuple):
 
 
 def _names(params: Any) -> dict[Any, str]:
-    """Return the parameters' names by their paths."""
+    """Return {path of a parameter: the parameter's name}."""
     return {path: path_name(path) for path, _ in tree_leaves_with_path(weights_of(params))}
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the place of the array at a path of a state; None if the state is neither optax's nor that of
-    `from_optim`."""
+    """Return the place of the array at a path of a state. Return None for other arrays than counts, those of `FIELDS`,
+    and those of `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:

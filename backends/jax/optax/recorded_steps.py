@@ -85,6 +85,6 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return the leaves by name, with slices and tables as single leaves, for any containers."""
+    """Return {name: leaf} of a tree of any containers. Slices, tables and None are single leaves."""
     paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}

@@ -200,7 +200,7 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates. It gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. The transformation gets the rows of the gradient as arrays.
 
     Parameters
     ----------
@@ -332,8 +332,8 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """Name the optimizer's options whose step is not an addition to the weight, or depends on more than gradient and
-    state."""
+    """Return a description of the first option because of which a step is not an addition to the weight, or depends on
+    more than gradient and state; else ""."""
     record = RECORDS.get(optimizer.name)
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
