@@ -9,7 +9,7 @@ The backend handles these properties of JAX (the modules `precision`, `scatters`
   multiply-add, and moves additions into scatters, even across a barrier. Only a selection between the product and the
   sum prevents this: `precision.apart`.
 - JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
-  which need no compilation. Sums are padded to lengths that are powers of two.
+  which need no compilation.
 """
 
 from __future__ import annotations

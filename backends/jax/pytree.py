@@ -125,8 +125,11 @@ def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], u
 
 # ---------------------------------------------------------------------- the guard
 def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
-    """Return (the arrays and a guard of this shape, a `Leaves` or None). `Leaves` keeps known leaves, so that
-    flattening the tree again returns them; for traced arrays it is None."""
+    """Return (leaves, a `Leaves` or None), where the leaves are the arrays and a guard of this shape.
+
+    For known arrays, the caller stores the `Leaves`, so that flattening the tree again returns the same leaves. For
+    traced arrays the second item is None.
+    """
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
         return (*arrays, lax.full_like(indices, GUARD, np.int32, shape)), None

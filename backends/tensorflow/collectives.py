@@ -168,7 +168,7 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
-    """Return the shape of x with n rows."""
+    """Return the shape of x with n as the first dimension, as a tensor."""
     return tf.concat(([n], tf.shape(x)[1:]), 0)
 
 

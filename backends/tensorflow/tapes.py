@@ -121,7 +121,8 @@ def differentiate(
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
-    """Return (variables for fn, variables for the tape), so that the tape can tell all of them apart.
+    """Return (variables for fn, tensors and variables for the tape to watch), so that the tape can distinguish all of
+    them.
 
     Tensors are copied by tf.identity. A variable that is passed twice, or that is also a table, is read into a tensor.
     If the tape watched this variable, the gradient would cover all uses together.

@@ -114,8 +114,8 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a writable view of the memory of a resource's variable. No other tensor shares the memory until the view
     is dropped.
 
-    A tensor that was read from a variable may share the variable's memory. So this function scatters no rows first: if
-    the memory is shared, a scatter gives the variable new memory.
+    A tensor that was read from a variable may share the variable's memory. So this function first scatters an empty
+    list of rows into the variable. If the memory is shared, the scatter gives the variable new memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)

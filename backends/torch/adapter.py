@@ -454,7 +454,7 @@ def check_data(x: Tensor) -> None:
 
 
 def shares_elements(x: Tensor) -> bool:
-    """Return True if the tensor's strides make elements share memory."""
+    """Return True if elements of the tensor may share memory, as its strides show."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 

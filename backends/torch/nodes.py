@@ -80,7 +80,7 @@ class NodeCall(NamedTuple):
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
-        """Return args and kwargs with these tensors."""
+        """Return the call's args and kwargs with these tensors in place of `TENSOR`."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
@@ -133,7 +133,7 @@ class Node:
         return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Run the node when its graph runs."""
+        """Compute the node's results. torch calls this method when a graph runs."""
         args, kwargs = _calls[call].arguments(read, written)
         with torch.no_grad():
             out = self.function(*args, **kwargs)
@@ -143,7 +143,7 @@ class Node:
         return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
     def _fake(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Return tensors without data in place of the node's results."""
+        """Return tensors without data in place of the node's results. torch calls this method when a graph is made."""
         if self.writes:
             return None
         args, kwargs = _calls[call].arguments(read, written)
@@ -222,7 +222,7 @@ def _values(leaf: Any) -> New:
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf that has new values."""
+    """Return the form of a leaf with new values."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
@@ -302,7 +302,7 @@ Read = tuple[Tensor, Tensor, Mapping[str, Any]]
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
-    """Return the gradient of a table that several lookups read."""
+    """Return the gradient of a table from all lookups that read the table."""
     found = []
     for upstream, ids, options in reads:
         recorder = _Replayed(upstream)

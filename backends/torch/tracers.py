@@ -1,5 +1,5 @@
-"""Detect torch's transforms, modes and tracers around a call, such as torch.func, fake tensors, torch.jit.trace and
-make_fx.
+"""Detect the transforms, modes and tracers of torch that act on a call: torch.func, fake tensors, torch.jit.trace,
+make_fx and others.
 
 If one of them is active, the memory of a tensor does not describe the tensor completely, so NumPy must not compute on
 the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs as constants.

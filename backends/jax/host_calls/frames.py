@@ -127,7 +127,7 @@ def attribute(frame, k):
 
 @inline
 def size(buffer, first):
-    """Return the product of a buffer's dimensions from the first one on."""
+    """Return the product of a buffer's dimensions from number `first` on."""
     product = 1
     for k in range(first, words(buffer)[RANK]):
         product *= words(words(buffer)[DIMENSIONS])[k]

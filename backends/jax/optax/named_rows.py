@@ -36,12 +36,11 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def weights_of(params: Any) -> Any:
-    """Return params with arrays in place of tables, the tree from which optax builds a transformation's state."""
+    """Return params with arrays in place of tables. optax builds a transformation's state from this tree."""
     return jax.tree.map(lambda x: x.weights if isinstance(x, Table) else x, params, is_leaf=is_leaf)
 
 
 def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
-    """Return the tree with fn applied to its slices."""
     return jax.tree.map(lambda x: fn(x) if isinstance(x, IndexedSlices) else x, tree, is_leaf=is_leaf)
 
 

@@ -65,8 +65,8 @@ def _names(params: Any) -> dict[Any, str]:
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the place of the array at a path of a state. Return None for other arrays than counts, those of `FIELDS`,
-    and those of `from_optim`."""
+    """Return the place of the array at a path of a state. Return None unless the array is a count, one of `FIELDS`, or
+    one of `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:

@@ -1,6 +1,6 @@
 """The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer whose steps `islices.optim` computes.
 
-`islices.optim` has every formula. This module has the groups of parameters, and a step over all groups that checks
+All formulas are in `islices.optim`. This module has the groups of parameters, and a step over all groups that checks
 everything before it writes anything.
 """
 

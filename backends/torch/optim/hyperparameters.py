@@ -141,8 +141,8 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and for dense gradients. Both are the same object unless the semantics defines a
-    formula for dense gradients."""
+    """Return the optimizers for sparse and for dense gradients. Both are the same object if sparse gradients update all
+    rows, or if the semantics has no formula for all rows."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
