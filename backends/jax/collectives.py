@@ -45,8 +45,8 @@ WORTH_ROUNDS = 2
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all processes that jax.distributed connects. Raise RuntimeError if it has not been
-    initialized.
+    """Return the group of all processes that jax.distributed connects. Raise RuntimeError if jax.distributed has not
+    been initialized.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -69,8 +69,8 @@ def running() -> Group | None:
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return the group of all processes. It is made once, so that all calls share the group's errors and counts of
-    bytes."""
+    """Return the group of all processes. The group is made once, so that all calls share the group's errors and counts
+    of bytes."""
     return JaxGroup()
 
 

@@ -1,6 +1,6 @@
 """Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
-`Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
+`Plan` walks the jaxpr, with a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
 every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot. The gradient of
 that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
 """

@@ -6,7 +6,8 @@ handles properties that the operations do not guarantee:
 - `tf.scatter_nd` computes the sums. On CPU it is a left fold for any number of threads. (`tf.math.segment_sum` is not a
   left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
-  with `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
+  with `rsqrt` for a root. Grappler also merges products with constants, and reassociates sums. `opaque` prevents all
+  this.
 - Autograph rewrites the code that a tf.function calls; a rule excludes the library. The rewritten library would also
   work, but rewriting takes seconds, and tracing would take twice as long.
 - TensorFlow has no ``isin``, and its ``unique`` does not sort; the backend computes both with sorted ids.
@@ -333,8 +334,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context that places new tensors on like's device. It changes nothing if `like` is symbolic, a variable,
-    or on the CPU."""
+    """Return a context that places new tensors on like's device. The context changes nothing if `like` is symbolic, a
+    variable, or on the CPU."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()

@@ -8,10 +8,10 @@ worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` mov
 TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
 handles these properties of the operations:
 
-- They accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes within a
-  program.
-- They order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank of its
-  sender.
+- The operations accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes
+  within a program.
+- The operations order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank
+  of its sender.
 - All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
   every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
   of their exchange, so messages go in pairs, padded to the longer one.
@@ -227,8 +227,8 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
 
 
 def _place(resolver: Any) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks. A chief, if there is one, has rank 0. Without a cluster the
-    process is alone."""
+    """Return this process's rank and the number of ranks. A chief, if there is one, has rank 0. Without a cluster,
+    return (0, 1)."""
     cluster = resolver.cluster_spec()
     tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
     return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)

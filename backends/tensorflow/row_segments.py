@@ -84,8 +84,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots that contain each row's sum once, and zeros elsewhere. They have the same norm, because zeros do not
-    count. A dense leaf stays the same."""
+    """Return slots with the same norm as x, which contain each row's sum once, and zeros elsewhere. A dense leaf stays
+    the same."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)

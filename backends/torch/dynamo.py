@@ -28,8 +28,8 @@ COMPILERS = ("numba", "llvmlite")
 def compiled(fn: Any) -> Callable[..., Any]:
     """Return a copy of fn, compiled by torch.compile. The copy has a separate code object.
 
-    Dynamo counts recompilations per code object. After inputs of several shapes or types, it stops compiling the code
-    object.
+    Dynamo counts recompilations per code object, and stops compiling a code object after inputs of several shapes or
+    types.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Hook the embedding layers of torch models: record the layers' lookups, and the gradients of the layers' outputs.
 
-Two hooks of a layer delimit its forward pass. Between them this module sees calls of torch.nn.functional.embedding and
-embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls of
-linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
+Two hooks of a layer delimit its forward pass. Between the hooks this module sees calls of torch.nn.functional.embedding
+and embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls
+of linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
 positional, LoRA) may change ids before a call and rows after it. The layer computes the same results and the same dense
 or sparse gradient as before. The output of a frozen layer is made to require a gradient, and the weights still require
 none, so no table-sized gradient exists.
@@ -109,7 +109,7 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The two forward hooks of one layer. Between them `Watch` sees the functional calls that the layer makes.
+    """The two forward hooks of one layer. Between the two hooks `Watch` sees the functional calls that the layer makes.
 
     If the model is copied or saved during a capture, the hooks of the copy do nothing.
     """
@@ -145,8 +145,8 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """A mode that watches a layer's forward pass. It records the lookups and products that functional calls compute
-    with the layer's weight, and passes the weight's alias to these calls."""
+    """A mode that watches a layer's forward pass. The mode records the lookups and products that functional calls
+    compute with the layer's weight, and passes the weight's alias to these calls."""
 
     def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool,
 
 # ---------------------------------------------------------------------- value_and_grad
 class Recorded:
-    """The object that a differentiated function gets in place of a table. It records lookups."""
+    """An object that a differentiated function gets in place of a table, and that records lookups."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

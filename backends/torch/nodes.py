@@ -1,4 +1,4 @@
-"""Turn each call of islices into one node of the graph that torch.compile makes.
+"""Turn calls of islices into nodes of the graph that torch.compile makes, one node per call.
 
 When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
 runs as in eager code, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the
@@ -181,7 +181,7 @@ def _known(x: Any) -> Any:
 def _registered(call: NodeCall) -> str:
     """Store a call, and return the call's name in graphs. Equal calls have the same name.
 
-    The name contains the constants and the structure of the arguments, because torch stores graphs on disk by their
+    The name contains the constants and the structure of the arguments, because torch identifies graphs on disk by their
     text.
     """
     text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0

@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder for an unchanged training loop. It records the batch, outputs, gradients before and after clipping,
-    tables and state.
+    """A recorder of the batch, outputs, gradients before and after clipping, tables and state of an unchanged training
+    loop.
 
     Parameters
     ----------

@@ -16,6 +16,5 @@ The code relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax
 
 The version is checked once, when a program is first traced (`parts.available`). If XLA rejects the version, islices
 warns once, and XLA's operations compute the same bits. XLA's operations also run without numba, under vmap, in exported
-programs and on other platforms. They run too if the program is traced within ``use_kernels(False)`` or
-``execution("framework")``.
+programs, on other platforms, and if the program is traced within ``use_kernels(False)`` or ``execution("framework")``.
 """

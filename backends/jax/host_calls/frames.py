@@ -4,7 +4,7 @@ function whose argument is the address of a call frame. The handler runs the *ta
 function, in parts. A *block* is a few words of memory that count the parts: threads claim parts there, and the last
 thread frees the block. The caller works too, and only waits for parts that have begun: if handlers occupy XLA's
 threads, tasks begin late or never. Parts write to separate memory or add integers, so the bits do not depend on the
-number of threads. That number is `islices.config.get_num_threads()` when the program runs.
+number of threads: `islices.config.get_num_threads()` when the program runs.
 """
 
 from __future__ import annotations

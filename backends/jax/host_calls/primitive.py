@@ -1,9 +1,9 @@
 """Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
 
 The choice is made when a program is lowered for its platform, so one trace serves all platforms. XLA's operations run
-under vmap, and in an exported program, because another process lacks the compiled kernels. They also run for whole
-tables that are spread over several devices, because XLA would gather the tables for a kernel. May import: `jax`, the
-core, this folder, `islices.backends.jax.precision`.
+under vmap, and in an exported program, because another process lacks the compiled kernels. XLA's operations also run
+for whole tables that are spread over several devices, because XLA would gather the tables for a kernel. May import:
+`jax`, the core, this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations

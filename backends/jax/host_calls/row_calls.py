@@ -87,8 +87,8 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Return (sums, ids): the sums of traced values per row. Both have as many entries as indices. The result is None
-    if no kernel runs or nothing is traced.
+    """Return (sums, ids): the sums of traced values per row, in arrays as long as `indices`. Return None if no kernel
+    runs or nothing is traced.
 
     The ids are ascending. Spare entries at the end have zeros and the id `rows`. Slots whose index is out of range are
     left out.

@@ -26,7 +26,7 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return True for slices and tables. They are single leaves here, and trees of arrays for optax."""
+    """Return True for slices and tables, which are single leaves here, and trees of arrays for optax."""
     return isinstance(x, (IndexedSlices, Table))
 
 
@@ -186,8 +186,8 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     gradient is dense or rows="all".
 
     All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the bits of a step on w itself. So that this holds for 16-bit tables too, their update
-    is float32.
+    update to w, the result has the bits of a step on w itself. The update of a 16-bit table is float32, so the result
+    has these bits for such a table too.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

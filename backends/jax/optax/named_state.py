@@ -135,8 +135,9 @@ def start_from(
         `islices.optim`. `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must
         have the same step count, because optax has one count. Schedules continue from this count too.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "optax" for optax. It is required for momentum and for amsgrad's
-        maximum, because frameworks store them differently. Arrays for a state of `from_optim` are not converted.
+        The framework whose optimizer made the arrays: "optax" for optax. `semantics` is required for momentum and for
+        amsgrad's maximum, because frameworks store these arrays differently. Arrays for a state of `from_optim` are not
+        converted.
     learning_rate : float, optional
         The learning rate of both optimizers. Some frameworks store momentum with the learning rate included, others
         without; this number converts between them.

@@ -216,7 +216,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation whose state is that of `inner` for arrays in place of tables. Both can load each other's state.
+        A transformation whose state is that of `inner` for arrays in place of tables. The two transformations can load
+        each other's state.
 
     Raises
     ------

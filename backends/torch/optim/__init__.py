@@ -359,8 +359,8 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion, which changes every element by the learning rate, against the sign of a running mean of gradients (Chen et
-    al. 2023).
+    """Lion, which adds or subtracts the learning rate, against the sign of a running mean of gradients (Chen et al.
+    2023).
 
     Parameters
     ----------

@@ -315,9 +315,9 @@ class RowOptimizer(torch.optim.Optimizer):
         Returns
         -------
         dict
-            A dict in torch.optim's form. Its arrays are those that the optimizer uses, not copies. Only "step" is a
-            copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept. The "mu_product"
-            of NAdam is computed from the step count.
+            A dict in torch.optim's form. The dict's arrays are those that the optimizer uses, not copies. Only "step"
+            is a copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept. The
+            "mu_product" of NAdam is computed from the step count.
         """
         # this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
@@ -332,7 +332,7 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            Tensors are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
+            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
             (torch rounds them to the parameters' type). All hyperparameters of the groups are loaded, semantics and
             rows included. If a state of torch's class lacks an option, the optimizer keeps the present value of the
             option.

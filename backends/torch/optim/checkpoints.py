@@ -92,8 +92,8 @@ def checked(
     """Check a state_dict, and return it with completed groups and without the parameters' states.
 
     Copies of the parameters' states are stored in `held`. The numbers of the groups whose state torch's class saved are
-    added to `of_torch`. If numbers of parameters differ, the state_dict is returned as it is, because torch raises an
-    error for it.
+    added to `of_torch`. If a group has another number of parameters than the optimizer's group, the state_dict is
+    returned unchanged, because torch raises an error for it.
 
     Raise TypeError, ValueError or IndexError for an invalid state_dict.
     """

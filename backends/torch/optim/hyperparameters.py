@@ -95,7 +95,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """Return a copy of the group that has all options and hyperparameters.
 
     A hyperparameter that the group lacks gets its value in `defaults`, if there is one and the group's semantics has
-    the hyperparameter. Otherwise it gets the default of the semantics, or None.
+    the hyperparameter. In all other cases the hyperparameter gets the default of the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
@@ -141,8 +141,8 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and for dense gradients. Both are the same object if sparse gradients update all
-    rows, or if the semantics has no formula for all rows."""
+    """Return the optimizers for sparse and for dense gradients. The two optimizers are the same object if sparse
+    gradients update all rows, or if the semantics has no formula for all rows."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:

@@ -182,16 +182,17 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
         `islices.optim`. `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that
         `states` lacks keep their state.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "torch" for torch.optim. It is required for momentum and for
-        amsgrad's maximum, because frameworks store them differently. If the framework's momentum includes the learning
-        rate, the momentum is divided by the group's present learning rate.
+        The framework whose optimizer made the arrays: "torch" for torch.optim. `semantics` is required for momentum and
+        for amsgrad's maximum, because frameworks store these arrays differently. If the framework's momentum includes
+        the learning rate, the momentum is divided by the group's present learning rate.
 
     Raises
     ------
     TypeError, ValueError
-        The optimizer steps no parameter of a name, or an array is unknown to the optimizer, missing, or of another
-        shape. `semantics` is required and missing, or names a framework with an incompatible maximum (optax's amsgrad).
-        Momentum must be divided by the learning rate, and the learning rate is 0. The call changes no state.
+        A name in `states` is no parameter that the optimizer steps, or an array is unknown to the optimizer, missing,
+        or of another shape. `semantics` is required and missing, or names a framework with an incompatible maximum
+        (optax's amsgrad). Momentum must be divided by the learning rate, and the learning rate is 0. The call changes
+        no state.
 
     Examples
     --------
