@@ -68,8 +68,8 @@ def put(array: Host, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Return the device on which a result belongs next to `like`. None lets JAX choose: if `like` is traced, on several
-    devices, or where JAX places arrays by default."""
+    """Return the device for a result that belongs next to `like`. Return None, which lets JAX choose, if `like` is
+    traced, on several devices, or where JAX places arrays by default."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)

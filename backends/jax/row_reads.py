@@ -39,7 +39,7 @@ Marks = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf. An extra input, the slot's delta, is added to the read values, so its gradient is theirs.
+    """One read of a leaf. The slot's delta is an extra input, whose gradient is the gradient of the read values.
     `found` describes the values that the read finds, such as row numbers."""
 
     leaf: int
@@ -72,8 +72,8 @@ class Evaluation:
     """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns the outputs
     and the found values.
 
-    `outputs` has a mark for each result that is a marked leaf again. `others` maps leaves to their uses in nested
-    jaxprs that are no reads of rows.
+    `outputs` has a mark for each result that is a marked leaf again. `others` maps a leaf to a use in a nested jaxpr
+    that is no read of rows.
     """
 
     run: Callable[..., Any]

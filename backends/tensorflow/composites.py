@@ -87,7 +87,6 @@ def _of_array(x: Array) -> tf.TensorSpec:
 
 
 def register() -> None:
-    """Register IndexedSlices and PerSample as composite tensors."""
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
     for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():

@@ -170,7 +170,7 @@ def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
 
     A leaf that requires a gradient and is passed once stays the same object. Autograd would add the gradients of a
     variable passed twice, and of a variable computed from another one. Detached tensors on the same memory replace
-    these variables and those without a gradient; an inference tensor is copied.
+    these variables and those that require no gradient; an inference tensor is copied.
 
     In a nested call (`inner`) a view replaces each variable that requires a gradient. Autograd would otherwise count
     uses of the variable outside of fn.

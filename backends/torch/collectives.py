@@ -1,10 +1,10 @@
 """Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, and nccl through the GPU.
 
-All pairs of ranks exchange messages at once (isend and irecv), each with its exact length. gloo's all_gather raises on
-unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the number of
-ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is missing.
-Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others): padded
-all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
+All pairs of ranks exchange messages at once (isend and irecv), and each message has its exact length. gloo's all_gather
+raises on unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the
+number of ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is
+missing. Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others):
+padded all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
 """
 
 from __future__ import annotations

@@ -75,7 +75,6 @@ class NamedRows:
 
     @property
     def B(self) -> Backend:
-        """Return JAX's backend."""
         return self.slices.backend
 
     def holding(self, x: Array, argument: str) -> Array:

@@ -52,8 +52,6 @@ path_name = partial(keystr, simple=True, separator=".")
 
 
 class _Place(NamedTuple):
-    """The place of an array in a state."""
-
     kind: str  # the class of the state
     parameter: str | None  # None for a count, which all parameters share
     array: str
@@ -150,9 +148,9 @@ def start_from(
     Raises
     ------
     TypeError, ValueError
-        A parameter or an array is unknown or missing, or an array has the wrong shape. `semantics` is required and
-        missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs a learning
-        rate, and `learning_rate` is None.
+        A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. `semantics`
+        is required and missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs
+        a learning rate, and `learning_rate` is None.
 
     Examples
     --------

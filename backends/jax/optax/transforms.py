@@ -224,7 +224,7 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     TypeError, ValueError, IndexError
         `inner` is not a transformation. Another transformation has changed the indices of updates, or updates do not
         fit the parameters. The first update with a sparse leaf raises if a probe of `inner` on small arrays finds that
-        rows depend on each other.
+        rows depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
 
     Notes
     -----
@@ -291,7 +291,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        The argument is not an optimizer, or its step is not an addition to the weight.
+        The argument is not an optimizer, or has an option or rule that is not accepted.
 
     Notes
     -----

@@ -227,8 +227,8 @@ class RowOptimizer(torch.optim.Optimizer):
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """Set `total_norm`, and return the steps with gradients clipped by it. Each step reads the clip's factor when
-        the step runs.
+        """Set `total_norm`, and return the steps with gradients clipped by this norm. Each step reads the clip's factor
+        when the step runs.
 
         Without max_norm, `total_norm` becomes None and the steps stay the same.
         """
