@@ -1,6 +1,6 @@
 """The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
 
-It handles these properties of JAX (the modules `precision`, `scatters` and `host_views` list more):
+The backend handles these properties of JAX (the modules `precision`, `scatters` and `host_views` list more):
 
 - Inside `jax.jit` shapes are static. A slot cannot be dropped, so its index becomes the sentinel ``rows``. `BCOO` marks
   its padding with the same index; the data of its padding need not be zero.
@@ -9,7 +9,7 @@ It handles these properties of JAX (the modules `precision`, `scatters` and `hos
   multiply-add, and moves additions into scatters, even across a barrier. Only a selection between the product and the
   sum prevents this: `precision.apart`.
 - JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
-  which need no compilation. Sums are padded to lengths that are powers of two.
+  which need no compilation.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ method: Any = staticmethod
 
 
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two operands, with a Python number as a constant of the other's dtype."""
+    """Return both operands, with a constant of the other operand's dtype in place of a Python number."""
     if isinstance(a, (int, float)):
         return constant(a, b.dtype), b
     return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return the method for a function of two arrays, or of an array and a number."""
+    """Return `fn` as a method, one of whose two operands may be a Python number."""
     return method(lambda a, b: fn(*_operands(a, b)))
 
 

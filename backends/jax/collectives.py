@@ -1,12 +1,12 @@
 """Use JAX as an engine of `islices.distributed`: processes of `jax.distributed`, and the mapped axes of a program.
 
-It handles these properties of JAX:
+This module handles these properties of JAX:
 
 - JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape (20 to 100 ms). So
   bytes are padded to one of a few lengths (`LENGTHS`). Parts of very unequal lengths are sent in rounds; the longest
   part of a round sets the round's length.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
-  others after. So each collective runs in a thread, which is abandoned when the timeout expires.
+  others after. So a collective with a timeout runs in a thread, which is abandoned when the timeout expires.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ WORTH_ROUNDS = 2
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all processes that jax.distributed connects."""
+    """Return the group of all processes that jax.distributed connects. Raise RuntimeError if jax.distributed has not
+    been initialized.
+
+    If `timeout` is not None, it becomes the group's timeout in seconds.
+    """
     if not jax.distributed.is_initialized():
         raise RuntimeError(
             "jax.distributed has not been started on this process: call jax.distributed.initialize(...) before JAX "
@@ -59,14 +63,14 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all processes, or None if jax.distributed connects none."""
+    """Return the group of all processes, or None if jax.distributed has not been initialized."""
     return _all_processes() if jax.distributed.is_initialized() else None
 
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return the group of all processes. It is made once, so that all calls share the group's errors and counts of
-    bytes."""
+    """Return the group of all processes. The group is made once, so that all calls share the group's errors and counts
+    of bytes."""
     return JaxGroup()
 
 
@@ -75,7 +79,7 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 class JaxGroup(Group):
-    """The processes of jax.distributed, each by its first device."""
+    """The processes of jax.distributed. Each process communicates through its first device."""
 
     #: Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
     timeout: float | None = None
@@ -108,8 +112,8 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """Return the received parts after exchanges with the ranks at distances 1, 2, and so on. longest[shift - 1] is
-        the length of the messages at distance shift."""
+        """Return the parts received in exchanges with the ranks at distances 1, 2, and so on. longest[shift - 1] is the
+        length of the messages at distance shift."""
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
             if length:
@@ -118,7 +122,8 @@ class JaxGroup(Group):
         return got
 
     def _run(self, name: str, x: Host, shift: int = 0) -> Host:
-        """Return this rank's result of a collective on arrays of one shape."""
+        """Return this rank's result of a collective. `x` has the same shape on every rank; `shift` is the distance for
+        the collective "shift"."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
@@ -183,12 +188,12 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 def inside(group: Any, traced: bool) -> AxisGroup | None:
     """Return the ranks of the mapped axes that `group` names in the traced program, or None.
 
-    None means that `group` names no axis, and that no axis is required.
+    None means that `group` names no mapped axis, and that no array is traced.
 
     Raises
     ------
     NameError
-        No axis of this name is mapped here.
+        Arrays are traced, and no axis of a name in `group` is mapped here.
     ValueError, TypeError
         Arrays are traced, and `group` names no axis.
     """
@@ -217,7 +222,7 @@ def _axis_size(name: str, *, required: bool) -> int | None:
 
 
 class AxisGroup(ArrayGroup):
-    """The ranks of mapped axes. Rank numbers count the last axis fastest."""
+    """The ranks of mapped axes. Ranks are numbered in row-major order: the index on the last axis changes fastest."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int]) -> None:
         self.names, self.sizes = tuple(names), tuple(sizes)

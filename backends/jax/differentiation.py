@@ -57,7 +57,10 @@ def differentiate(fn: Transform, variables: Sequence[Array], sources: Sequence[S
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the closed jaxpr of the function to differentiate."""
+    """Return the closed jaxpr of the function to differentiate.
+
+    Raise ValueError within a shard_map that checks the varying axes.
+    """
     try:
         closed = jax.make_jaxpr(fn)(*args)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -78,7 +81,10 @@ def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
     """Return the outputs of a plan, the gradients of the arguments at the positions `dense`, and each slot with its
-    gradient and found values."""
+    gradient and found values.
+
+    The gradients are those of the sum of the first output.
+    """
 
     def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, Any]:
         given = list(args)
@@ -94,8 +100,8 @@ def taken(
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return an input of zeros whose gradient is that of a slot's rows. Under a trace the input is not a constant of
-    the program."""
+    """Return an input of zeros for a slot; the gradient of this input is the gradient of the slot's rows. Under a trace
+    the program makes the zeros, and does not contain them as a constant."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
@@ -105,14 +111,14 @@ class Aux:
     """The auxiliary output of a traced function: JAX returns the arrays, and this object keeps the other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """Return the traced arrays of the tree and keep no reference to them, because JAX would report a kept one as a
-        leak."""
+        """Return the traced arrays of the tree. Keep all other leaves, but no traced array, because JAX would report it
+        as a leak."""
         leaves, self.structure = tree_util.tree_flatten(tree)
         self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
         return [x for x in leaves if isinstance(x, Tracer)]
 
     def put_together(self, arrays: Sequence[Array]) -> Any:
-        """Return the tree with the arrays' values."""
+        """Return the tree with these arrays in place of the traced ones."""
         values = iter(arrays)
         return tree_util.tree_unflatten(self.structure, [next(values) if x is None else x for x in self.leaves])
 

@@ -1,4 +1,4 @@
-"""Compute row-sparse gradients of functions of plain arrays: rows are found where a gather reads a parameter.
+"""Compute row-sparse gradients of functions of plain arrays: rows are found where a gather or slice reads a parameter.
 
 The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So no
 parameter-sized array is allocated, and a layer may read its parameter in any style. May import: `jax`, `numpy`, the
@@ -79,7 +79,8 @@ def differentiate_rows(
 
 
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
-    """Raise ValueError if fn changed its argument, as flax.nnx modules may be, and did not return the new leaves.
+    """Raise ValueError if fn changed leaves of its argument and did not return the new leaves. (fn may change the
+    modules of flax.nnx.)
 
     `states` has the argument's leaves, read twice before the call and once after it. Two reads are compared because a
     pytree may make new leaves at each read.
@@ -98,8 +99,8 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
 def _per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
-    """Return the losses, None and the gradients per sample: `differentiate_rows` under vmap, with the samples' slices
-    concatenated."""
+    """Return the losses, None and the gradients per sample. This is `differentiate_rows` under vmap, with the samples'
+    slices concatenated."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
@@ -122,14 +123,15 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return True if a leaf is only read by rows, and so few rows that `sparse` gives it a sparse gradient."""
+    """Return True if fn reads a leaf only by rows, and so few rows that the leaf gets a sparse gradient in the mode
+    `sparse`."""
     reads = sum(math.prod(slot.found[0].shape) for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
-    """Return slices with the gradients of all rows that a table's slots read. Entries without a row are dropped, or
-    become padding in traced code."""
+    """Return slices with the gradients of all rows that a table's slots read. Entries whose index is no row are
+    dropped, or become padding in traced code."""
     if not parts:
         return empty_slices(B, table)
     rows, row_shape = table.shape[0], table.shape[1:]

@@ -35,7 +35,8 @@ Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of x's memory, or None if the memory is not on one CPU device."""
+    """Return a NumPy view of x's memory, or None if x is traced or not on one CPU device. Raise ValueError if the
+    memory was deleted."""
     # the attribute `device` of an array on several devices is a sharding, and a sharding has no platform
     if isinstance(x, Tracer):
         return None
@@ -52,7 +53,10 @@ def check_alive(x: Array) -> None:
 
 
 def put(array: Host, like: Array) -> Array:
-    """Return the JAX array over a NumPy array, with the same dtype for any value of jax_enable_x64."""
+    """Return a NumPy array as a JAX array, placed like `like`. The memory is shared where JAX can share it.
+
+    The dtype stays the same for any value of jax_enable_x64, but uint16 means bfloat16.
+    """
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -64,7 +68,8 @@ def put(array: Host, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Return the sharding that places a result where `like` is; None lets JAX place the result with other operands."""
+    """Return the device for a result that belongs next to `like`. Return None, which lets JAX choose, if `like` is
+    traced, on several devices, or where JAX places arrays by default."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)
@@ -75,8 +80,11 @@ def place(like: Any) -> Any:
 
 
 def narrow(array: Host) -> Host:
-    """Return the array that JAX can store: without jax_enable_x64, 64-bit integers become 32-bit ones. Raise if a value
-    would be lost."""
+    """Return a 64-bit array in a type that JAX can store without jax_enable_x64: int64 becomes int32.
+
+    Raise IndexError if an int64 does not fit into int32. Raise TypeError for all other types, except for float64 inside
+    `precision.scope`.
+    """
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)
         bad = (array < info.min) | (array > info.max)

@@ -1,4 +1,4 @@
-"""Lookups as primitives of JAX, which the module `tables` finds in traced programs.
+"""Define primitives of JAX for lookups, which the module `tables` finds in traced programs.
 
 A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
 weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. For all code
@@ -82,7 +82,7 @@ mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False)
 
 # ---------------------------------------------------------------------- weights as they are
 def _marker(name: str) -> Primitive:
-    """Return a primitive weights -> weights that marks a use of weights."""
+    """Return a primitive weights -> weights that marks a use of the weights."""
     marker = Primitive(name)
     marker.def_impl(_same)
     marker.def_abstract_eval(_same)

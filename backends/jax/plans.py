@@ -1,6 +1,6 @@
 """Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
-`Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
+`Plan` walks the jaxpr, with a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
 every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot. The gradient of
 that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
 """
@@ -86,11 +86,11 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
-    """Return {id of a needed equation: the variables that no later equation reads}, and the variables that have a
-    gradient.
+    """Return {id of a needed equation: the variables that no later equation reads}, and the set of variables that have
+    a gradient.
 
-    Needed equations have effects, or results that are used. If `every` is True, all equations are needed, and all
-    results have a gradient.
+    An equation is needed if it has effects, or if its results are used. If `every` is True, all equations are needed,
+    and all results have a gradient.
     """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
@@ -111,8 +111,8 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return the line of the user's code that made an equation. Return "" for equations of JAX's functions, whose
-    jaxprs JAX keeps between calls."""
+    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known: JAX keeps
+    the jaxprs of its functions between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -124,7 +124,8 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
-    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None."""
+    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None, except
+    for an `Operand`."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -152,7 +153,8 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
 
 
 def _as_jax(x: Any, v: Any) -> Any:
-    """Return a constant of a jaxpr as a JAX array. In some versions it is a NumPy array, which jit does not convert."""
+    """Return a constant of a jaxpr as a JAX array. In some versions of JAX the constant is a NumPy array, which jit
+    does not convert."""
     if not isinstance(x, np.ndarray):
         return x
     with precision.wide():
@@ -160,7 +162,8 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Return whether an equation contains the core's 64-bit types, which JAX narrows outside the core's scope."""
+    """Return True if an equation contains 64-bit types of the core. JAX narrows these types outside the core's
+    scope."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 
@@ -169,7 +172,8 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
 def _calling(wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
-    """Return the rule of equations that call a jaxpr, wrapped with the parameters in options."""
+    """Return the rule of equations that call a jaxpr. `wrap` gets the evaluating function and the parameters named in
+    `options`."""
 
     def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
         return _called(eqn.params["jaxpr"], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
@@ -256,7 +260,10 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Let each rank read rows separately; the ranks' slots are concatenated along a new first axis."""
+    """Let each rank read rows separately; the ranks' slots are concatenated along a new first axis.
+
+    Return None if the weights are used as an array, or if a leaf is split other than by rows.
+    """
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
@@ -310,8 +317,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return all uses other than by rows in several plans. If the plans' outputs differ from `outputs`, their marked
-    outputs count as such uses."""
+    """Return all uses other than by rows in several plans. A marked output of a plan counts as such a use if its mark
+    in `outputs` is None."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:

@@ -9,7 +9,7 @@ run. This module handles these properties of JAX:
 - A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So `constant`
   converts a scalar to its array's dtype before JAX sees it.
 - The backward pass of `jax.grad` runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and fails.
-  Only `leave` converts from float64, with a custom gradient.
+  So only `leave` converts traced float64 numbers, and its gradient raises an error that names the remedy.
 - ``jax.config.jax_enable_x64`` is the scope's value, not the user's: `users_x64` remembers the user's.
 """
 
@@ -47,7 +47,7 @@ def in_scope() -> bool:
 
 @contextlib.contextmanager
 def scope() -> Iterator[None]:
-    """Turn 64-bit types on; restore the user's setting at the end."""
+    """Turn 64-bit types on within the context, and restore the user's setting at the end."""
     if in_scope():
         yield
         return
@@ -60,7 +60,7 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """Turn 64-bit types on without entering the core's scope."""
+    """Return a context that turns 64-bit types on and is not the core's scope."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 
@@ -75,7 +75,7 @@ def constant(value: Any, dtype: Any) -> Any:
 
 
 def apart(x: Any) -> Any:
-    """Return traced floats behind a selection that changes no value.
+    """Return traced floats behind a selection that changes no value. Return any other argument unchanged.
 
     Only a selection, not a barrier, stops XLA from contracting a product and a sum to a fused multiply-add. The
     selection also keeps XLA from starting a scatter's sums with a later addend.
@@ -87,8 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Convert a traced float64 of the core to the user's dtype. JAX then differentiates only dtypes that the user's
-    setting of x64 allows."""
+    """Convert a traced float64 of the core to another dtype where the user has not turned 64-bit types on. The gradient
+    raises TypeError, because JAX cannot compute it there."""
     return lax.convert_element_type(x, dtype)
 
 

@@ -33,8 +33,8 @@ Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree. They are checked before a part is first read, and flattening the tree again returns the
-    same leaves."""
+    """The leaves of a pytree. `check` runs before a part is first read. If the tree is flattened again, the result has
+    the same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 
@@ -60,7 +60,8 @@ def register() -> None:
 
 
 def _owner(child: Any) -> Backend:
-    """Return the backend of a child. Do not validate the child, because JAX also uses placeholders as children."""
+    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. JAX also uses placeholders as children, so
+    they are not checked."""
     return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # NumPy's is a result of jax.device_get
 
 
@@ -124,8 +125,11 @@ def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], u
 
 # ---------------------------------------------------------------------- the guard
 def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
-    """Return (arrays and a guard of this shape, None); for known arrays the second item is the `Leaves` that flattening
-    the tree again returns."""
+    """Return (leaves, a `Leaves` or None), where the leaves are the arrays and a guard of this shape.
+
+    For known arrays, the caller stores the `Leaves`, so that flattening the tree again returns the same leaves. For
+    traced arrays the second item is None.
+    """
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
         return (*arrays, lax.full_like(indices, GUARD, np.int32, shape)), None
@@ -134,11 +138,10 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
 
 
 def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
-    """Return a `Leaves` object for leaves whose last one is the guard of all parts; its arrays are the result of
-    `intact`.
+    """Return the `Leaves` of an unflattened tree. The last leaf is the guard of all parts.
 
-    Known leaves are checked when they are read. Leaves with types or shapes that no gradient has, such as those of a
-    tree of predicates, are checked then too.
+    Known leaves are checked when they are first read. Leaves with types or shapes that no gradient has, such as those
+    of a tree of predicates, are checked then too. The parts of all other leaves are the result of `intact`.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
@@ -153,7 +156,7 @@ def _are_arrays(*leaves: Any) -> bool:
 
 
 def _is_known(x: Any) -> bool:
-    """Return whether an array's elements can be read here."""
+    """Return True if this process can read the elements of an array."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
 
 
@@ -167,7 +170,7 @@ def _is_of(part: Part, guard: Any) -> bool:
 
 
 def _check(parts: Sequence[Part], guard: Any) -> None:
-    """Raise ValueError if arithmetic has changed known leaves."""
+    """Raise ValueError if arithmetic has changed known leaves, as their guard shows."""
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
@@ -178,7 +181,8 @@ def _check(parts: Sequence[Part], guard: Any) -> None:
 
 
 def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
-    """Return a part's arrays. Traced slots that arithmetic has changed get NaN and valid integers.
+    """Return a part's arrays. Slots that arithmetic has changed get NaN (integers, a large number) as values and valid
+    integers.
 
     Each valid integer is below its bound in `bounds`, so no operation leaves out such a slot.
     """

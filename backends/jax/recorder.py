@@ -30,11 +30,9 @@ class JaxRecorder(Recorder):
     TypeError, ValueError, OSError
         The errors of `islices.Recorder`.
 
-    Notes
-    -----
-    Traced values reach the host by an ordered callback (`jax.experimental.io_callback`). So a compiled step records at
-    each run, in order; `jax.effects_barrier()` waits for the last record. A state of `islices.optim` is recorded
-    unchanged, a state of optax by `islices.backends.jax.optax.state_of`. SPEC clause 23.
+    Notes ----- Traced values reach the host through an ordered callback (`jax.experimental.io_callback`). So a compiled
+    step records at each run, in order; `jax.effects_barrier()` waits for the last record. Pass a state of
+    `islices.optim` unchanged; convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause 23.
 
     Examples
     --------

@@ -23,8 +23,8 @@ from islices.backends.jax.markers import attach
 
 
 class Marked(NamedTuple):
-    """The mark of a variable that contains a marked leaf, maybe cast. The casts are applied to the leaf's rows after
-    they are read."""
+    """The mark of a variable that contains a marked leaf, perhaps after casts. The casts are applied to the leaf's rows
+    after they are read."""
 
     leaf: int
     dtype: Any
@@ -39,8 +39,8 @@ Marks = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf. The gradient of its delta, an extra input, is the gradient of the read values. `found`
-    describes the values that the read finds, such as row numbers."""
+    """One read of a leaf. The slot's delta is an extra input, whose gradient is the gradient of the read values.
+    `found` describes the values that the read finds, such as row numbers."""
 
     leaf: int
     shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
@@ -69,11 +69,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns outputs and
-    found values.
+    """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns the outputs
+    and the found values.
 
-    `outputs` has the marks of results that are marked leaves again. `others` has the leaves that nested jaxprs also use
-    without reading rows.
+    `outputs` has a mark for each result that is a marked leaf again. `others` maps a leaf to a use in a nested jaxpr
+    that is no read of rows.
     """
 
     run: Callable[..., Any]
@@ -102,7 +102,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """Return a leaf, or some of its rows, after the casts of its mark."""
+    """Return x, which is a leaf or some of its rows, after the casts of the leaf's mark."""
     for dtype in mark.casts if isinstance(mark, Marked) else ():
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
@@ -158,7 +158,7 @@ _MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 
 
 def _fills(value: Any, mark: Marked) -> bool:
-    """Return True if the fill value of absent rows is the same number before the casts and after them."""
+    """Return True if casts do not change the fill value of absent rows."""
     if value is None or not mark.casts:  # NaN
         return True
     value = np.asarray(value)
@@ -200,8 +200,11 @@ def _reading(
     ids: Callable[..., Any],
     spread: Callable[[Any], Any] = lambda delta: delta,
 ) -> Evaluation:
-    """Return the evaluation of a read with one slot of `count` rows. `spread` reshapes a delta of shape (count,
-    *row_shape) to the shape of the read values."""
+    """Return the evaluation of a read with one slot of `count` rows.
+
+    `ids` computes the row numbers from the equation's other operands. `spread` reshapes a delta of shape (count,
+    *row_shape) to the shape of the read values.
+    """
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
@@ -216,8 +219,7 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """Return the array with the mesh of another array's type. With explicit sharding, the two meshes differ within
-    auto_axes."""
+    """Return x on the mesh of the type of `like`. With explicit sharding, the two meshes differ within auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
         return x
@@ -225,8 +227,8 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return the type in which to store row numbers of a read. It is int64 if the read's starts have 64 bits or int32
-    is too narrow for the rows, else int32."""
+    """Return the type for the row numbers of a read: int64 if the starts of the read have 64 bits or int32 is too
+    narrow for the rows, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 
@@ -260,7 +262,8 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return the evaluation of an operation that moves the leaf to other devices or changes its type."""
+    """Return the evaluation of an operation that moves leaves to other devices or changes their type. Return None if an
+    operand is no leaf."""
     return None if None in marks else passed(eqn, marks)
 
 

@@ -23,7 +23,8 @@ from islices.backends.jax.precision import apart, constant
 
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
-    """Return rows as the index that marks an empty slot, or raise ValueError if it cannot be one."""
+    """Return `rows`, the index that marks an empty slot. Raise ValueError if `rows` is unknown or does not fit the
+    dtype."""
     if rows is None:
         raise ValueError(
             "dense_shape: got an unknown number of rows; accepted in traced code is a known one, "
@@ -66,7 +67,7 @@ def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
 
 
 def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
-    """Return the indices, limited to `rows` and sorted, and their original positions."""
+    """Return the sorted indices and their original positions. The indices are at least 0 and at most `rows`."""
     n = indices.shape[0]
     shift = n.bit_length()
     positions = lax.iota(np.int32, n)
@@ -90,18 +91,19 @@ def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
 
 
 def set_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with the rows at `ids` set to updates. Equal ids must have equal updates."""
+    """Return x with the rows at `ids` set to updates. Equal ids must have equal updates; ids out of range change
+    nothing."""
     return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def add_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with updates added in order to the rows at `ids`."""
+    """Return x with updates added to the rows at `ids`, in order on CPU. Ids out of range add nothing."""
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 @partial(jax.jit, static_argnums=2, inline=True)
 def fold(values: Array, segments: Array, count: int) -> Array:
-    """Return the sums of values by segment, left to right."""
+    """Return the sums of values by segment, added left to right on CPU."""
     dtype = values.dtype
     if dtype == segments.dtype:
         # The initial sums are zeros, and so are the segments of a single bag. XLA merges them into one array if their
@@ -127,7 +129,7 @@ def maximum(values: Array, segments: Array, count: int, *, least: float | None =
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return the rows after multiplying or dividing each by the values of its segment, in order."""
+    """Return the rows after multiplying or dividing each row by the values of its segment, in order."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU

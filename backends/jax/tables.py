@@ -1,8 +1,9 @@
 """Define the rules of the operations that read a Table, or its weights as an array.
 
-A lookup is a slot with the gradient of its rows or bags. If the code reads the weights as an array (`islices_operand`),
-each product with them is a slot too. The product's gradient and its other operand are kept as factors. Any other use is
-a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this folder.
+A lookup is a slot, whose gradient is that of the rows or bags. If the code reads the weights as an array
+(`islices_operand`), each product with them is a slot too. The product's gradient and its other operand are kept as
+factors. Any other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slo
 
 @dataclass(frozen=True)
 class TableWeights:
-    """The weights of a Table, which lookups read."""
+    """The mark of a Table's weights, which lookups read."""
 
     leaf: int
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The weights of a Table as an array, (rows, width), or transposed."""
+    """The mark of a Table's weights as an array, of shape (rows, width) or transposed."""
 
     leaf: int
     transposed: bool = False
@@ -95,7 +96,8 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of any other use of the weights as an array."""
+    """Return the evaluation of a use of the weights as an array that is no product. Each use is a slot with a dense
+    gradient."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
@@ -126,7 +128,8 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return the use of a table of this dtype that a slot stands for, or None for a branch that did not run."""
+    """Return the use that a slot stands for, of a table of this dtype. Return None if the slot is in a branch that is
+    known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

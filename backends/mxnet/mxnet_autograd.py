@@ -9,7 +9,7 @@ This module handles these properties of MXNet's autograd:
 - Without ``retain_graph`` MXNet releases the whole graph, including the part that was recorded outside the
   differentiated function.
 - `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
-  its forward raises, recording stays off. `record_function` replaces `autograd.Function`.
+  the forward of an `autograd.Function` raises, recording stays off. `record_function` replaces `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If the function raises, the caller that waits for the
   result gets an MXNetError without the cause. Settings of the user's thread (np_shape, contexts) are missing in the
   engine's thread.

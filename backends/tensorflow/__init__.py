@@ -6,10 +6,11 @@ handles properties that the operations do not guarantee:
 - `tf.scatter_nd` computes the sums. On CPU it is a left fold for any number of threads. (`tf.math.segment_sum` is not a
   left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
-  with `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
+  with `rsqrt` for a root. Grappler also merges products with constants, and reassociates sums. `opaque` prevents all
+  this.
 - Autograph rewrites the code that a tf.function calls; a rule excludes the library. The rewritten library would also
   work, but rewriting takes seconds, and tracing would take twice as long.
-- TensorFlow has no ``isin``, and its ``unique`` does not sort; this module builds both on sorted ids.
+- TensorFlow has no ``isin``, and its ``unique`` does not sort; the backend computes both with sorted ids.
 - The module `tensor_memory` of this folder shares memory between NumPy and TensorFlow. `tapes` computes gradients with
   respect to looked-up rows, and `keras_layers` handles Keras's layers.
 
@@ -58,7 +59,7 @@ DENSE = tf.__internal__.types.Tensor
 def opaque(x: Array) -> Array:
     """Return x behind an operation that hides the shape and value of x from Grappler. Outside a graph, return x.
 
-    If the shape is unknown, Grappler does not merge the additions around x into one `add_n` with another order.
+    Without the shape, Grappler cannot merge the additions around x into one `add_n` with another order.
     """
     if not tf.is_symbolic_tensor(x):
         return x
@@ -68,8 +69,11 @@ def opaque(x: Array) -> Array:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both operands as tensors. A Python number gets the other operand's type, because TensorFlow would make it
-    float32."""
+    """Return both operands, with a tensor of the other operand's type in place of a Python number. TensorFlow would
+    convert a float to float32.
+
+    Raise OverflowError for an int that the type lacks.
+    """
     if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
     return a, b if isinstance(b, DENSE) else _number(b, a.dtype)
@@ -83,7 +87,7 @@ def _number(c: float, dtype: Any) -> Array:
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return the method for a function of two arrays, or of an array and a number."""
+    """Return `fn` as a method, one of whose two operands may be a Python number."""
     return method(lambda a, b: fn(*_one_type(a, b)))
 
 
@@ -330,7 +334,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context that places new tensors on like's device."""
+    """Return a context that places new tensors on like's device. The context changes nothing if `like` is symbolic, a
+    variable, or on the CPU."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()

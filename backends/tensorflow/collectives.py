@@ -4,14 +4,14 @@ There are two kinds of groups. Within ``strategy.run`` the ranks are the strateg
 `Replicas` gathers their tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks are the
 worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
 
-The group calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
+`TensorFlowGroup` calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
 TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
 handles these properties of the operations:
 
-- They accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes within a
-  program.
-- They order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank of its
-  sender.
+- The operations accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes
+  within a program.
+- The operations order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank
+  of its sender.
 - All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
   every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
   of their exchange, so messages go in pairs, padded to the longer one.
@@ -73,14 +73,14 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     Returns
     -------
     Replicas or None
-        None outside of ``strategy.run``, and for the group of another engine.
+        None outside of ``strategy.run``, and for a group that is another engine or another strategy.
 
     Raises
     ------
     ValueError
-        `group` is a strategy or replica context other than the current one.
+        `group` is a replica context other than the current one.
     RuntimeError
-        The tensors are symbolic outside of ``strategy.run``, where no engine moves them.
+        `traced` is True where the result would be None, because no other engine moves symbolic tensors.
 
     Notes
     -----
@@ -147,10 +147,10 @@ def _places(ids: Array, sizes: Array) -> Array:
 
 
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor of shape (n, ...) as int32 words of shape (n, k), at least one word per row; return the inverse
-    function too.
+    """Return a tensor of shape (n, ...) as int32 words, with at least one word per row, and the inverse function.
 
-    TensorFlow gathers only few dtypes, and retraces each eager gather of another dtype than int32.
+    The words have shape (n, k), or (n,) for rows without elements. TensorFlow gathers only few dtypes, and retraces
+    each eager gather of another dtype than int32.
     """
     n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:
@@ -168,21 +168,25 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
-    """Return the shape of x with n rows."""
+    """Return the shape of x with n as the first dimension, as a tensor."""
     return tf.concat(([n], tf.shape(x)[1:]), 0)
 
 
 # ---------------------------------------------------------------------- between worker processes
 def default_group(timeout: float | None) -> Group:
-    """Return the group of the workers of the strategy in scope."""
+    """Return the group of the workers of the strategy in scope. Raise RuntimeError if there is no strategy, or if its
+    replicas are not processes.
+
+    If `timeout` is not None, it becomes the group's timeout in seconds.
+    """
     if not tf.distribute.has_strategy():
         raise RuntimeError(f"no tf.distribute strategy is in scope: {WAY_OUT}")
     return _workers(tf.distribute.get_strategy(), timeout)
 
 
 def running() -> Group | None:
-    """Return the group of the workers of the strategy in scope. Return None without a strategy, or if the strategy's
-    replicas are not processes."""
+    """Return the group of the workers of the strategy in scope. Return None without a strategy, or if the strategy has
+    several replicas that are not processes."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()
@@ -191,7 +195,11 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of the workers of a strategy, or of a replica context's strategy."""
+    """Return the group of the workers of a strategy, or of a replica context's strategy. Return None for other objects.
+
+    Raise RuntimeError if the strategy has several replicas that are not processes. If `timeout` is not None, it becomes
+    the group's timeout in seconds.
+    """
     if isinstance(x, tf.distribute.ReplicaContext):
         x = x.strategy
     return _workers(x, timeout) if isinstance(x, tf.distribute.Strategy) else None
@@ -219,7 +227,8 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
 
 
 def _place(resolver: Any) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks. A chief, if there is one, comes before the workers."""
+    """Return this process's rank and the number of ranks. A chief, if there is one, has rank 0. Without a cluster,
+    return (0, 1)."""
     cluster = resolver.cluster_spec()
     tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
     return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)
@@ -263,7 +272,8 @@ class TensorFlowGroup(Group):
         return got
 
     def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
-        """Run one collective per array among `size` ranks, each under its key; return this rank's results."""
+        """Run one collective per array among `size` ranks, each with its key; return this rank's results. Raise
+        RuntimeError inside tf.function."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
         with tf.device("CPU:0"):
@@ -296,8 +306,8 @@ def _collectives(
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
-    """Return an array of shape (copies, 1 + words): the rank, and the data, padded to `length` bytes and to a whole
-    word."""
+    """Return an array of shape (copies, 1 + words): in each copy the rank, then the data, padded to `length` bytes and
+    to a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data
@@ -306,7 +316,7 @@ def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
 
 
 def _reason(message: str) -> str:
-    """Return the message of an error of a collective, without source locations and advice."""
+    """Return the message of a collective's error without source locations and advice."""
     lines = [line.strip() for line in message.splitlines()]
     found = [line for line in lines if line.startswith("Collective")]
     return found[-1].rpartition("aborted by: ")[2] if found else " ".join(line for line in lines if line)

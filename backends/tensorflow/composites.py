@@ -19,7 +19,8 @@ from islices.embedding.per_sample import PerSample
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
-    """Base class of both types: the specs of the arrays, and the attributes that are the same in every call."""
+    """Base class of the two types below. A type has the specs of the arrays, and the attributes that are the same in
+    every call."""
 
     __slots__ = ("arrays", "static")
 
@@ -65,7 +66,8 @@ class PerSampleSpec(_Spec):
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """Return the type of slices whose arrays are TensorFlow's or NumPy's."""
+    """Return the type of slices whose arrays are TensorFlow's or NumPy's. Raise TypeError for a `PerSample` with
+    products."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)
         return IndexedSlicesSpec([_of_array(x.values), _of_array(x.indices)], static)
@@ -85,7 +87,6 @@ def _of_array(x: Array) -> tf.TensorSpec:
 
 
 def register() -> None:
-    """Register both classes as composite tensors."""
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
     for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():

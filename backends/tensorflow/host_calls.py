@@ -1,12 +1,12 @@
 """Run compiled kernels inside the graphs of tf.function on CPU, for bags, sums of rows, norms and optimizers' steps.
 
-A graph calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it uses
-`tf.py_function` on the variables' handles, so that TensorFlow orders the call among other reads and writes of the
-variables. A graph may also run where these callbacks do not exist: in another process (a SavedModel, a remote worker)
-or in another session. So each call is in a `tf.cond` with the framework's operations as the other branch. The condition
-is whether a certain variable is initialized; no other process and no loaded model has a variable of this name. XLA
-cannot compile the calls. Within XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None, and only
-the framework's operations run.
+A graph calls back into this process with `tf.numpy_function`, without a copy in either direction. For variables the
+graph uses `tf.py_function` on the variables' handles, so that TensorFlow orders the call among other reads and writes
+of the variables. A graph may also run where these callbacks do not exist: in another process (a SavedModel, a remote
+worker) or in another session. So each call is in a `tf.cond` with the framework's operations as the other branch. The
+condition is whether a certain variable is initialized; no other process and no loaded model has a variable of this
+name. XLA cannot compile the calls. Within XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None,
+and only the framework's operations run.
 
 Calls run in TensorFlow's pool of threads, where no call may wait for a Python lock. The thread that holds the lock may
 be running the garbage collector. If the collector destroys an iterator, the destructor waits for the pool. So the
@@ -63,8 +63,8 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return True if tf.vectorized_map builds the graph, because it would run calls in a loop. A special scope of its
-    body shows this."""
+    """Return True if the body of a tf.vectorized_map is being built, where each member would make a call. The name
+    scope shows such a body."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -75,8 +75,8 @@ def _is_vectorized() -> bool:
 
 @cache
 def _mark() -> str | None:
-    """Return the name of a variable that is initialized only in this process. Return None if TensorFlow does not run
-    eagerly."""
+    """Return the name of a variable that is initialized only in this process. Return None if TensorFlow's eager mode is
+    off."""
     name = f"islices_{uuid.uuid4().hex}"
     with tf.init_scope(), tf.device("CPU:0"):
         if not tf.executing_eagerly():
@@ -107,8 +107,8 @@ def _call(
     otherwise: Callable[[], Any],
     trial: Sequence[Host] | None = None,
 ) -> Any:
-    """Return the results of a pure function of NumPy arrays on tensors, or those of `otherwise` if the graph runs in
-    another process.
+    """Add a host call of `callback`, a pure function of NumPy arrays, to a graph, and return the results. In another
+    process the graph returns the results of `otherwise`.
 
     TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial`, or on one
     zero per tensor, compiles the function's code beforehand.
@@ -118,7 +118,7 @@ def _call(
 
 
 def _zero(like: Array) -> Host:
-    """Return one zero of a tensor's dtype and rank, for a trial call."""
+    """Return an array of one zero with a tensor's dtype and rank, for a trial call."""
     return np.zeros((1,) * like.shape.rank, tf.as_dtype(like.dtype).as_numpy_dtype)
 
 
@@ -133,7 +133,8 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Return (sums, ids) of the slices in range as tensors of a graph. Return None if no kernel runs."""
+    """Return (sums, ids) of the slices in range as tensors of a graph, computed by a host call. Return None if kernels
+    cannot run in this graph, or if the rank is unknown."""
     if kernels_here() is None or values.shape.rank is None:
         return None
 
@@ -176,8 +177,7 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 
 # ---------------------------------------------------------------------- slots by row
 def _grouped(slots: Slots) -> list[Array]:
-    """Return the groups of the slots whose indices are in range and the number of values, computed by a separate host
-    call.
+    """Return [order, ids, starts, number] of `_groups_and_number` as tensors, computed by a separate host call.
 
     The norm and the step of a gradient share the groups: a graph computes them once.
     """
@@ -196,9 +196,10 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """Return (order, ids, starts, number); the last array has the number of values.
+    """Return (order, ids, starts, number): the groups of the slots in range, and the required number of values.
 
-    With positions, `number` has the least position, and one more than the greatest position.
+    Without positions, `number` has the number of indices. With positions, `number` has the least position, and one more
+    than the greatest position.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
@@ -219,8 +220,8 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 
 def _check_lengths(indices: int, values: int) -> None:
-    """Raise ValueError if the numbers of indices and values differ. When a graph is built, the numbers may be
-    unknown."""
+    """Raise ValueError if there is not one index per value. The check is made when the graph runs, because both numbers
+    may be unknown when it is built."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 
@@ -265,8 +266,8 @@ def bags(
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags; raise ValueError for invalid segments. The check is made here, because offsets may be unknown when
-    the graph is built."""
+    """Compute bags; ids outside of the table add nothing. Raise ValueError for invalid segments, which may be unknown
+    when the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:
@@ -358,7 +359,7 @@ def _compiled() -> ModuleType:
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:
-    """Return the positions of the indices that are in range, or None if all are."""
+    """Return the positions of the indices that are in range, or None if all indices are."""
     if len(indices) == 0:
         return None
     lowest, highest, _ = _compiled().bounds(indices)

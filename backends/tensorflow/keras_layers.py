@@ -69,8 +69,8 @@ def _embeddings(model: Any) -> dict[str, Any]:
 
 
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield (path, layer) for each layer once; the path joins the names of the layers that contain it, without the
-    model's name."""
+    """Yield (path, layer) for the model and each layer in it, once each. The path joins the names of the containing
+    layers, without the model's, and the layer's name."""
     if id(layer) in seen:
         return
     seen.add(id(layer))
@@ -105,7 +105,7 @@ def _check_layer(name: str, layer: Any) -> None:
 
 # ---------------------------------------------------------------------- the hook
 class _OfGraph:
-    """A use whose gradient may be a tensor of a graph. Reading the gradient outside of that graph raises."""
+    """A use whose gradient may be a tensor of a graph. Reading that gradient outside of the graph raises TypeError."""
 
     layer: str
     _graph: Any = None
@@ -142,7 +142,7 @@ def _within(graph: Any) -> bool:
 
 
 def _recording(layer: Any, name: str, uses: list[Use]) -> Callable[..., Array]:
-    """Return a function that calls the layer and records its lookups."""
+    """Return a function that calls the layer, and records its lookups and its products with the weights."""
     inner = layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
@@ -171,7 +171,8 @@ def _ids(name: str, ids: Any) -> Array:
 
 
 def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
-    """Return the output of a layer. In the backward pass, `use` gets the gradient of the output."""
+    """Append `use` to `uses`, and return the output of a layer through an identity. The backward pass adds the output's
+    gradient to that of `use`."""
     use._graph = here()
     uses.append(use)
     dtype = layer.variable_dtype  # embeddings.dtype would depend on the current autocast
@@ -206,7 +207,7 @@ _own: ContextVar[bool] = ContextVar("islices_reading_own", default=False)
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
-    """Let reads of weights count as a captured layer's within the context."""
+    """Mark reads of weights within the context as reads by a captured layer."""
     token = _own.set(True)
     try:
         yield
@@ -216,8 +217,8 @@ def _reading_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
-    """Give the variable a class that appends `use` to `uses` when code outside of captured layers reads the variable's
-    value."""
+    """Give the variable a class that appends `use` to `uses` if a tape records a read of the variable's value outside
+    of captured layers."""
     kind = type(variable)
 
     def is_other() -> bool:

@@ -71,7 +71,7 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 
 def _range(known: Shape, lead: list[Array]) -> Array:
-    """Number the positions of the leading dimensions, 0, 1, 2 and so on."""
+    """Return the numbers 0, 1, 2 and so on, one per position in the leading dimensions."""
     if None in known:
         return tf.range(tf.reduce_prod(tf.stack(lead)))
     return tf.range(math.prod(known), dtype=tf.int64)  # type: ignore[arg-type]

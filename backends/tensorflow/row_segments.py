@@ -16,7 +16,7 @@ from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
 
 def number(segments: Array) -> Array:
-    """Return the number of segments, or one more than the largest segment if the number is unknown."""
+    """Return one more than the largest segment, or 0 without segments."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 
@@ -68,10 +68,10 @@ def refuse_xla(operation: str) -> None:
 
 
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
-    """Return the slots whose ids are in range. In eager code and within XLA, return all slots.
+    """Return the slots whose ids are in range. In eager code, where ids have been checked, return all slots.
 
-    Eager ids have been checked. Within XLA the scatter drops ids out of range; a selection would have padding, which
-    the scatter would write.
+    Within XLA return all slots too, with `rows` in place of ids out of range, which the scatter drops. A selection
+    would have padding there, which the scatter would write.
     """
     if tf.executing_eagerly():
         return values, ids
@@ -84,7 +84,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots that contain the rows' sums and zeros. This suffices for a norm, where zeros do not count."""
+    """Return slots with the same norm as x, which contain each row's sum once, and zeros elsewhere. A dense leaf stays
+    the same."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -107,7 +108,7 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return the rows after multiplying or dividing each by the values of its segment, in order. Step k of the loop
+    """Return the rows after multiplying or dividing each row by the values of its segment, in order. Step k of the loop
     applies the k-th value of each row."""
     if rows_hold_nothing(values):
         return rows
@@ -144,9 +145,10 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """Return the arrays unchanged if a traced mask is True everywhere, or else the result of `otherwise`.
+    """Return the arrays unchanged if a traced mask is True everywhere, and else the result of `otherwise`.
 
-    Usually the mask is True everywhere, and a copy is saved.
+    Usually the mask is True everywhere, and no copy is made. Where kernels cannot run, return the result of `otherwise`
+    in both cases.
     """
     if kernels_here() is None:
         return otherwise()
@@ -161,5 +163,5 @@ def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
 
 
 def rows_hold_nothing(values: Array) -> bool:
-    """Return True if rows have no elements, because TensorFlow's scatters raise for such rows."""
+    """Return True if each row has no elements. TensorFlow's scatters raise for such rows."""
     return 0 in tuple(values.shape)[1:]

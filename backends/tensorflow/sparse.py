@@ -17,7 +17,8 @@ from islices.backends.tensorflow import tensor_memory as memory
 
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
-    """Return the values, indices and shape of a tf.IndexedSlices; an unknown number of rows is None."""
+    """Return the values, indices and shape of a tf.IndexedSlices; unknown dimensions are None. Raise ValueError if the
+    number of dimensions is unknown."""
     values, indices = _tensor(x.values, "values"), _tensor(x.indices, "indices")
     if values.shape.rank is None or indices.shape.rank is None:
         raise ValueError(
@@ -61,8 +62,12 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 def to_native(
     values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
 ) -> tf.IndexedSlices:
-    """Return a tf.IndexedSlices. It gets the dense_shape tensor of `like` if the shapes agree, or else a new one of
-    like's integer type (int64 without `like`)."""
+    """Return a tf.IndexedSlices, with the dense_shape tensor of `like` if the shapes agree or the number of rows is
+    unknown.
+
+    Otherwise the dense_shape is a new tensor, int32 if that of `like` is int32 and the numbers fit, else int64. Without
+    `like` and with an unknown dimension there is no dense_shape.
+    """
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))
 

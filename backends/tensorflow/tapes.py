@@ -1,9 +1,9 @@
 """Differentiate with respect to looked-up rows. A GradientTape watches the rows that lookups return, never the table.
 
 A tape records operations on watched tensors. This module's tape watches the dense variables and each lookup's rows, so
-it computes nothing of a table's size. Only outer tapes watch the weights and record the reads of rows, so second
+the tape computes nothing of a table's size. Only outer tapes watch the weights and record the reads of rows, so second
 derivatives are right. A lookup in a graph that is traced separately (a loop body, an inner tf.function) raises, because
-the tape cannot reach its rows. May import: `tensorflow`, the core, this folder.
+the tape cannot reach the rows. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class TapeReads(TapeRecorder):
 
 
 def _is_watched(weights: Array) -> bool:
-    """Return True if a tape would record a read of the weights now."""
+    """Return True if a tape would record a read of the weights now. Tapes then watch a trainable variable, as after a
+    read."""
     if isinstance(weights, tf.Tensor):
         return bool(possible_gradient_types([weights]))
     variable_accessed(weights)
@@ -120,10 +121,11 @@ def differentiate(
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
-    """Return (variables for fn, variables for the tape), so that the tape can tell all of them apart.
+    """Return (variables for fn, tensors and variables for the tape to watch), so that the tape can distinguish all of
+    them.
 
-    A variable that is passed twice, or that is also a table, is read into a tensor. If the tape watched the variable
-    instead, the variable's gradient would cover all uses together.
+    Tensors are copied by tf.identity. A variable that is passed twice, or that is also a table, is read into a tensor.
+    If the tape watched this variable, the gradient would cover all uses together.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -138,7 +140,8 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """Return a gradient as a dense tensor. For gathered variables TensorFlow returns tf.IndexedSlices."""
+    """Return a gradient of x as a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
+    gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g
     if None in tuple(x.shape):  # the core can only densify known shapes
@@ -244,7 +247,7 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn as the surrounding tf.function would call it: rewritten by autograph if autograph is on.
+    """Return fn rewritten by autograph if autograph is on in the surrounding tf.function, and else fn.
 
     Autograph does not rewrite the library's functions and the functions that they call, so `user_code` passes fn to
     autograph.

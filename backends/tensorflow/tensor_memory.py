@@ -42,13 +42,13 @@ def plain(x: Array) -> Array:
 
 
 def handle(variable: Array) -> Array:
-    """Return the resource by which a tape identifies a variable of TensorFlow or Keras."""
+    """Return the resource of a variable of TensorFlow or Keras, by which a tape identifies the variable."""
     return plain(variable).handle
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of the memory of a tensor or variable, bfloat16 as uint16. Return None if x is symbolic or
-    not in host memory.
+    """Return a NumPy view of the memory of a tensor or variable, bfloat16 as uint16. Return None if x is symbolic, not
+    in host memory, or of a dtype that NumPy lacks.
 
     The view of a variable shows the current value: a later assignment to the variable does not change the view.
     """
@@ -106,16 +106,16 @@ def _is_here(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Return True if a variable is a single resource with a known row shape."""
+    """Return True if a variable is a single resource, whose shape is known and has at least one dimension."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a view of the memory of a resource's variable. No other tensor shares the memory until the view is
-    dropped.
+    """Return a writable view of the memory of a resource's variable. No other tensor shares the memory until the view
+    is dropped.
 
-    A tensor that was read from a variable may share the variable's memory. So this function scatters no rows first: if
-    the memory is shared, a scatter gives the variable new memory.
+    A tensor that was read from a variable may share the variable's memory. So this function first scatters an empty
+    list of rows into the variable. If the memory is shared, the scatter gives the variable new memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
@@ -127,9 +127,10 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a view of the memory of a resource's variable. Drop it before anything is written.
+    """Return a view of the memory of a resource's variable. Drop the view before anything writes to the variable.
 
     After a scatter TensorFlow copies on each read of the variable. This function disables the copy for a single read.
+    Raise ValueError if the shape of the variable has changed.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)
@@ -147,7 +148,7 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> Host:
-    """Return x as a NumPy array from any device, bfloat16 as uint16."""
+    """Return x as a NumPy array from any device, bfloat16 as uint16. Raise TypeError for a symbolic tensor."""
     found = view(x)
     if found is not None:
         return found
@@ -157,8 +158,8 @@ def fetch(x: Array) -> Host:
 
 
 def accept(array: Host) -> Array:
-    """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 means
-    bfloat16."""
+    """Return an eager CPU tensor on an array's memory, or on a copy if the memory cannot be shared. The caller no
+    longer uses the array; uint16 means bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         array = copied(array, array.dtype.newbyteorder("="))

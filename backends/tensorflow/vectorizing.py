@@ -14,7 +14,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _resource_gather(given: Any) -> Any:
-    """Return the conversion of a gather from one variable: one gather with the indices of all members."""
+    """Convert a gather from one variable: gather once, with the indices of all members."""
     if given.get_attr("batch_dims"):
         raise pfor.ConversionNotImplementedError("batch_dims")
     table, indices = given.unstacked_input(0), given.stacked_input(1)
@@ -26,8 +26,8 @@ def _hidden(given: Any) -> Any:
 
 
 def _scatter_nd(given: Any) -> Any:
-    """Return the conversion of a scatter: one scatter whose first coordinate is the member. Each member's additions
-    keep their order."""
+    """Convert a scatter: scatter once, with the member as the first coordinate. Each member's additions keep their
+    order."""
     given.stack_inputs([0, 1])
     indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
     members = tf.shape(indices, indices.dtype)[0]

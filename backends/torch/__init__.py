@@ -2,8 +2,9 @@
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace the functions of
 torch.nn.utils, which raise on sparse gradients. `optim` has the classes of torch.optim; `GradScaler` replaces that of
-torch.amp. `TorchRecorder` records a training's steps for `islices.parity`. `state_of` reads an optimizer's state as
-named arrays, and `start_from` continues from named arrays.
+torch.amp. `register_ddp_hook` averages the sparse gradients of a DistributedDataParallel. `TorchRecorder` records a
+training's steps for `islices.parity`. `state_of` reads an optimizer's state as named arrays, and `start_from` continues
+from named arrays.
 """
 
 from islices.core.registry import require

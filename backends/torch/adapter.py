@@ -354,8 +354,8 @@ def _view(x: Tensor) -> Host:
 
 
 def _checked_view(x: Tensor) -> Host | None:
-    """Return a NumPy view of a tensor, or None if there is no view. Raise ValueError if the tensor's storage was
-    freed."""
+    """Return a NumPy view of a tensor, or None if NumPy cannot view the tensor. Raise ValueError if the tensor's
+    storage was freed."""
     _check_storage(x)
     try:
         return _view(x)
@@ -364,11 +364,13 @@ def _checked_view(x: Tensor) -> Host | None:
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the checked parts of a sparse tensor whose gradient is not recorded, as `TorchBackend.from_native` does
-    but faster.
+    """Return the parts of a sparse tensor like `TorchBackend.from_native`, but faster and with NumPy views.
 
-    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. The result has no tensor of indices,
-    because making one would take as long as all views together.
+    In place of the tensor of indices, the parts contain None and the view of the indices. Making the tensor would take
+    as long as all views together.
+
+    Return None if NumPy cannot view the values or the indices, if a storage was freed, or if there is not one sparse
+    dimension. The caller has checked that the tensor requires no gradient.
     """
     values, indices = x._values(), x._indices()
     try:
@@ -388,11 +390,12 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 
 
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
-    """Collect the facts about plain tensors in one pass. Return None if one of them has no view, or if autograd records
-    it.
+    """Return a `Look` at plain tensors, collected in one pass.
 
-    `written` is True if the tensors are written next. Then autograd does not matter, but each storage must hold all
-    elements of its tensor.
+    Return None if a mode or transform is active, if autograd records one of the tensors, or if NumPy cannot view one.
+
+    `written` is True if the caller will write to the tensors. Then autograd does not matter, but every tensor must be
+    contiguous, no inference tensor, and completely within its storage.
     """
     if not plain_eager():
         return None
@@ -421,14 +424,16 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
 
 
 def _holds_anywhere(mask: Tensor) -> bool:
-    """Return True if a mask is True anywhere. torch.func may have wrapped the mask; for a meta tensor return False."""
+    """Return True if a mask is True anywhere, also if torch.func wraps the mask. Return False if the mask's values are
+    unknown, for example on the device meta."""
     while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError for a tensor without data; the caller needs the values."""
+    """Raise TypeError for a tensor whose values cannot be read: on the device meta, fake, mapped by torch.func.vmap, or
+    recorded by a tracer."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -449,18 +454,19 @@ def check_data(x: Tensor) -> None:
 
 
 def shares_elements(x: Tensor) -> bool:
-    """Return True if the tensor's strides make elements share memory."""
+    """Return True if elements of the tensor may share memory, as its strides show."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 
 def check_inference(x: Tensor, argument: str) -> None:
-    """Raise ValueError for an inference tensor, because torch does not write to it outside of inference mode."""
+    """Raise ValueError for an inference tensor outside of inference mode, where torch does not write to the tensor."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
 def _check_storage(x: Tensor) -> None:
-    """Raise ValueError for a tensor whose storage was freed, as FSDP does. Reading the tensor would end the process."""
+    """Raise ValueError for a tensor whose storage was freed, for example by FSDP. Reading the tensor would end the
+    process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()
     except (RuntimeError, NotImplementedError):  # the subclass or the layout has no storage

@@ -1,4 +1,4 @@
-"""Define a torch.amp.GradScaler for sparse gradients, which finds overflow in the sums of duplicate rows."""
+"""Define a torch.amp.GradScaler that finds overflow in the sums of duplicate rows of sparse gradients."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class GradScaler(torch.amp.GradScaler):
     -----
     Arguments, state and use are those of torch's class. Sparse gradients of the optimizer become coalesced; duplicates
     are summed in order of occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16
-    gradients and keeps their type: values below 3e-8 become 0. If you do not call ``unscale_``, the step unscales in
-    float32. SPEC clauses 3, 4 and 16.
+    gradients and keeps their type: values below 3e-8 become 0. If you do not call ``unscale_``, the step unscales
+    float16 gradients in float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------
@@ -39,10 +39,11 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """Sum duplicates, then unscale as torch does. torch's `unscale_` and `step` call this method.
+        """Sum duplicates, then unscale as torch does. The methods `unscale_` and `step` of torch's class call this
+        method.
 
-        An invalid sparse gradient (an index out of range, for example) raises TypeError, ValueError or IndexError and
-        changes no gradient. The message names the parameter.
+        If a sparse gradient is invalid (an index out of range, for example), this method raises TypeError, ValueError
+        or IndexError, and changes no gradient. The message names the parameter.
         """
         summed = []
         for number, group in enumerate(optimizer.param_groups):

@@ -1,8 +1,8 @@
 """Correct the rounding and the order of torch's arithmetic, as SPEC clauses 3 and 20 require.
 
 In torch 2.13, sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results.
-``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA. index_add_ only adds in order
-of occurrence on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
+``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA. index_add_ adds in order of
+occurrence only on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SPLITTER = 2.0**27 + 1.0
 
 
 def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Return a function of two tensors that accepts a Python number in place of one of them.
+    """Wrap a function of two tensors, so that one of the two arguments may be a Python number.
 
-    torch divides differently by a Python number and by a tensor.
+    The wrapper converts the number to a tensor, because torch divides by a number and by a tensor differently.
     """
 
     def call(a: Any, b: Any) -> Tensor:
@@ -40,8 +40,11 @@ def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any,
 
 
 def rounded_sqrt(x: Tensor) -> Tensor:
-    """Return the correctly rounded square root: torch's root, corrected by the difference between x and the root's
-    square."""
+    """Return the correctly rounded square root.
+
+    A float64 root is torch's, corrected by the difference between x and the root's square. For other dtypes torch's
+    float64 root is rounded to the dtype.
+    """
     if x.dtype is not torch.float64:  # rounding removes the float64 root's error in the last place
         return x.double().sqrt().to(x.dtype)
     small, large = x < SMALL, x > LARGE
@@ -52,7 +55,8 @@ def rounded_sqrt(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, root: Tensor) -> Tensor:
-    """Return the correction of a float64 root, at most one unit in the last place; 0 for roots 0, inf and NaN."""
+    """Return the number that corrects torch's float64 root of x: at most one unit in the last place, and 0 for the
+    roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
     lower = root - upper
@@ -64,10 +68,10 @@ def _shift(x: Tensor, root: Tensor) -> Tensor:
 
 
 def in_bags(values: Tensor) -> bool:
-    """Return True if `sum_bags` should sum these rows. On the CPU `sum_bags` is only fast for float32.
+    """Return True if the caller should sum these rows with `sum_bags`. On the CPU `sum_bags` is fast only for float32.
 
-    The result is False if autograd records `values` or in forward mode, because torch lacks the second derivative and
-    the forward mode of `sum_bags`.
+    The result is False in forward mode, and if `values` requires a gradient. torch has no forward mode and no second
+    derivative of embedding_bag, which `sum_bags` calls.
     """
     if in_forward_mode():
         return False
@@ -79,7 +83,8 @@ def sum_bags(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return (sums, ids): for each distinct index, in ascending order, the sum of the index's rows of `values`, added
     left to right.
 
-    torch's embedding_bag computes it: on the CPU and on CUDA, one thread adds all members of a bag in order.
+    torch's embedding_bag computes the sums. On the CPU and on CUDA, one thread of embedding_bag adds all members of a
+    bag in order.
     """
     ordered, order = torch.sort(indices, stable=True)
     first = torch.ones(len(indices), dtype=torch.bool, device=indices.device)

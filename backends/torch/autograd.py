@@ -82,7 +82,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if fn changed the noted tensors in place, because the recorded lookups would then be wrong."""
+    """Raise TypeError if fn changed a noted tensor in place, because gradients would then be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(
@@ -95,7 +95,7 @@ def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
 ) -> Differentiated:
     """See `Backend.differentiate`. If `keep_sparse` is True, the variables' gradients stay as torch returns them: None,
-    dense or sparse."""
+    dense or sparse tensors."""
     if in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
@@ -127,7 +127,7 @@ def differentiate(
 
 
 def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
-    """Return the gradients that arrived at rows, in memory that is not shared with the variables' gradients.
+    """Return the gradients of rows, and copy each that shares CPU memory with a variable's gradient.
 
     For the sum of rows and a variable, autograd passes the same tensor to both. The caller may change the variables'
     gradients in place before the rows' gradients are read.
@@ -139,8 +139,8 @@ def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
 
 
 def _refuse_reentrant_checkpoint() -> None:
-    """Raise if a lookup runs in reentrant checkpointing. There the function is recorded only in the backward pass, too
-    late for a lookup."""
+    """Raise NotImplementedError if a lookup runs in reentrant checkpointing. Checkpointing of this kind records the
+    function only in the backward pass, too late for a lookup."""
     checkpointing = sys.modules.get("torch.utils.checkpoint")
     if checkpointing is None:
         return
@@ -156,7 +156,8 @@ def _refuse_reentrant_checkpoint() -> None:
 
 
 def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
-    """Raise if tensors have forward-mode tangents, because detached leaves would lose them."""
+    """Raise NotImplementedError if a tensor has a forward-mode tangent, because detached leaves would lose the
+    tangent."""
     if any(map(has_tangent, tensors)):
         raise NotImplementedError(
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
@@ -165,12 +166,14 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 
 
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
-    """Return tensors that fn gets in place of the variables. They share the variables' memory, and each gets a separate
-    gradient.
+    """Return the tensors that fn gets in place of the variables, so that each variable gets a separate gradient.
 
-    A parameter stays the same object. A variable that is computed from another one, or passed twice, is replaced;
-    autograd would add the gradients of both. In a nested call autograd would also count uses of the variable outside of
-    fn.
+    A leaf that requires a gradient and is passed once stays the same object. Autograd would add the gradients of a
+    variable passed twice, and of a variable computed from another one. Detached tensors on the same memory replace
+    these variables and those that require no gradient; an inference tensor is copied.
+
+    In a nested call (`inner`) a view replaces each variable that requires a gradient. Autograd would otherwise count
+    uses of the variable outside of fn.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -198,8 +201,8 @@ def _gradients(loss: Tensor, inputs: list[Tensor], *, create_graph: bool, keep_s
 
 
 def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
-    """Return a gradient of x as an array. The gradient may be sparse, from layers with sparse=True, or None for an
-    unused tensor."""
+    """Return a gradient of x as an array. A sparse gradient (from layers with sparse=True) becomes dense; None (for an
+    unused tensor) becomes zeros."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 

@@ -1,10 +1,10 @@
 """Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, and nccl through the GPU.
 
-All pairs of ranks exchange messages at once (isend and irecv), each with its exact length. gloo's all_gather raises on
-unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the number of
-ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is missing.
-Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others): padded
-all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
+All pairs of ranks exchange messages at once (isend and irecv), and each message has its exact length. gloo's all_gather
+raises on unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the
+number of ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is
+missing. Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others):
+padded all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all ranks that init_process_group joined."""
+    """Return the group of all ranks. Raise RuntimeError if this process has not called init_process_group.
+
+    If `timeout` is not None, it becomes the group's timeout in seconds.
+    """
     if running() is None:
         raise RuntimeError(
             "torch.distributed has not been started on this process: call torch.distributed.init_process_group(...) "
@@ -45,7 +48,11 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, None for other objects."""
+    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, None for other objects.
+
+    Raise ValueError for a DeviceMesh of several dimensions. If `timeout` is not None, it becomes the group's timeout in
+    seconds.
+    """
     if not dist.is_available():
         return None
     from torch.distributed.device_mesh import DeviceMesh
@@ -69,8 +76,8 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """An error of torch.distributed: the message without source file and advice, and the rank for which this rank was
-    waiting."""
+    """An error of torch.distributed, whose message lacks torch's source location and advice. `ranks` has the other rank
+    of the failed transfer, and is empty for nccl."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))
@@ -78,13 +85,13 @@ class _EngineError(RuntimeError):
 
 
 class TorchGroup(Group):
-    """The ranks of a process group. The group's CPU backend sends the bytes, or the GPU's backend if there is none for
-    CPU.
+    """The ranks of a process group. The group's CPU backend sends the bytes, or the GPU's backend if the group has no
+    CPU backend.
 
     The default timeout is that of the process group (``init_process_group(timeout=)``). If nccl is the only backend,
     the bytes are copied to the current CUDA device and back. nccl's watchdog ends the process if a rank is late; with
-    ``TORCH_NCCL_BLOCKING_WAIT=1`` nccl raises. So "cpu:gloo,cuda:nccl" is the better group. The code for nccl follows
-    torch's documentation, and has not been run.
+    ``TORCH_NCCL_BLOCKING_WAIT=1`` nccl raises an error. So a process group with the backends "cpu:gloo,cuda:nccl" is
+    better. The code for nccl follows torch's documentation, and has not been run.
     """
 
     def __init__(self, process_group: Any) -> None:
@@ -131,7 +138,11 @@ class TorchGroup(Group):
         return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
-        """Start all sends and receives, and wait for them. A move is (isend or irecv, the tensor, the other rank)."""
+        """Start all sends and receives, and wait until all are done. A move is (isend or irecv, the tensor, the other
+        rank).
+
+        Raise `_EngineError` for the first move that fails.
+        """
         group = self.process_group
         failed: list[_EngineError] = []
         if self._device.type == "cpu":

@@ -93,7 +93,8 @@ def register_ddp_hook(
 
 
 def _as_ddp(group: Any, gradients: torch.Tensor) -> Any:
-    """Reduce gradients as DDP does without a hook: multiply by 1 / number of ranks, then add."""
+    """Return a Future of the gradients, reduced as DDP does without a hook: multiplied by 1 / number of ranks, then
+    added."""
     gradients.mul_(1.0 / group.size())
     work: Any = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

@@ -1,10 +1,10 @@
 """Turn calls of islices under torch.compile into nodes of the compiled graph, or run them eagerly.
 
 Dynamo would trace the library's Python code, registry and execution modes included, with very many guards. Dynamo has a
-list of folders whose code it skips. This module adds to the list the library, except the modules of `TRACED`, and the
-compiler of the kernels, which the library calls. `islices.backends.torch.in_graphs` defines the calls that become nodes
-of a graph. The list is extended at once if Dynamo has been imported already, and otherwise when Dynamo is imported. An
-import of Dynamo here would cost every user of torch a second.
+list of folders whose code it skips. This module adds the library to the list, except the modules of `TRACED`. The
+compiler of the kernels, which the library calls, is added too. `islices.backends.torch.in_graphs` defines the calls
+that become nodes of a graph. The list is extended at once if Dynamo has been imported already, and otherwise when
+Dynamo is imported. An import of Dynamo here would cost every user of torch a second.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: Any) -> Callable[..., Any]:
-    """Return fn compiled by torch.compile, as a copy with a separate code object.
+    """Return a copy of fn, compiled by torch.compile. The copy has a separate code object.
 
-    Dynamo counts recompilations per code object, and stops compiling after inputs of several shapes or types.
+    Dynamo counts recompilations per code object, and stops compiling a code object after inputs of several shapes or
+    types.
     """
     import torch
 
@@ -37,7 +38,7 @@ def compiled(fn: Any) -> Callable[..., Any]:
 
 
 def forget() -> None:
-    """Forget the code that Dynamo has compiled."""
+    """See `Backend.forget_compiled`."""
     if DYNAMO in sys.modules:
         import torch
 
@@ -45,8 +46,11 @@ def forget() -> None:
 
 
 def shield() -> None:
-    """Make Dynamo turn calls of the library into graph nodes, and skip all other code of the library. Only the first
-    call has an effect."""
+    """Make Dynamo skip the library's code, except the modules of `TRACED`. If torch has the required hooks, calls of
+    the library also become graph nodes.
+
+    If Dynamo is not imported yet, both happen when it is imported. Further calls change nothing.
+    """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
@@ -71,8 +75,8 @@ def _teach() -> None:
 
 
 def _modules(package: str) -> Iterator[str]:
-    """Yield the modules and packages in a package, except the modules that Dynamo traces. For a package that contains a
-    traced module, yield its other modules instead."""
+    """Yield the names of a package's modules and packages, except the modules that Dynamo traces. In place of a package
+    that contains a traced module, yield the package's other modules."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if any(name.startswith(f"{found.name}.") for name in TRACED):
             yield from _modules(found.name)

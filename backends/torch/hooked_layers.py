@@ -1,8 +1,8 @@
 """Hook the embedding layers of torch models: record the layers' lookups, and the gradients of the layers' outputs.
 
-Two hooks of a layer delimit its forward pass. Between them this module sees calls of torch.nn.functional.embedding and
-embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls of
-linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
+Two hooks of a layer delimit its forward pass. Between the hooks this module sees calls of torch.nn.functional.embedding
+and embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls
+of linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
 positional, LoRA) may change ids before a call and rows after it. The layer computes the same results and the same dense
 or sparse gradient as before. The output of a frozen layer is made to require a gradient, and the weights still require
 none, so no table-sized gradient exists.
@@ -76,8 +76,12 @@ def is_compiled() -> bool:
 
 
 class _Eager:
-    """A switch that makes compiled functions run as Python while any capture is open, because compiled code would run
-    no hooks."""
+    """A context that makes compiled functions run as Python while any capture is open, because compiled code would run
+    no hooks.
+
+    To enter it inside compiled code raises RuntimeError. The context needs torch 2.6 or later, and has no effect if
+    Dynamo is not imported yet.
+    """
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -105,7 +109,7 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The two forward hooks of one layer. Between them `Watch` sees the functional calls that the layer makes.
+    """The two forward hooks of one layer. Between the two hooks `Watch` sees the functional calls that the layer makes.
 
     If the model is copied or saved during a capture, the hooks of the copy do nothing.
     """
@@ -141,8 +145,8 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """A mode that watches a layer's forward pass. It records the lookups and products that functional calls compute
-    with the weight."""
+    """A mode that watches a layer's forward pass. The mode records the lookups and products that functional calls
+    compute with the layer's weight, and passes the weight's alias to these calls."""
 
     def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()
@@ -175,7 +179,10 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor) -> Tensor:
-    """Return the output with a hook that stores the gradient of the output in `use`."""
+    """Append `use` to `uses`, and return the output with a hook that adds the output's gradient to `use.upstream`.
+
+    The output of a frozen layer becomes part of a graph, so that the output has a gradient.
+    """
     if in_functorch():
         raise NotImplementedError(
             "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
@@ -197,8 +204,8 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor)
 
 
 class FrozenOutput(torch.autograd.Function):
-    """An autograd function that makes a frozen layer's output part of a graph. The result may be changed in place, and
-    no .grad is stored."""
+    """An autograd function that makes a frozen layer's output part of a graph. The output may still be changed in
+    place, and no tensor gets a .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
@@ -212,8 +219,8 @@ class FrozenOutput(torch.autograd.Function):
 
 # ---------------------------------------------------------------------- the weights
 class Alias(torch.autograd.Function):
-    """An autograd function that returns an alias of the weights. The gradient of the alias is the gradient of captured
-    uses."""
+    """An autograd function that returns an alias of the weights. The gradient of the alias is the gradient of the
+    captured uses; the backward pass stores it in ``running.captured``."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, running: threading.local) -> Tensor:
@@ -247,7 +254,8 @@ class Aliases:
                 running = threading.local()  # a backward pass uses a separate thread for each device
 
                 def arrived(gradient: Tensor) -> None:
-                    """Compare the gradient of the weight with that of the weight's captured uses."""
+                    """Append an `OtherUse` if the weight's gradient is not the same object as the gradient of the
+                    weight's captured uses."""
                     if running.__dict__.pop("captured", None) is not gradient:
                         self.uses.append(OtherUse(name, "were used beside the layers that are captured"))
 
@@ -270,8 +278,8 @@ class Aliases:
 
 # ---------------------------------------------------------------------- what was looked up
 def _kept(x: Tensor | None) -> Any:
-    """Return a detached copy of x, because the caller may reuse the memory for the next batch before the gradients are
-    read."""
+    """Return a detached copy of x, or None for None. The caller may reuse the memory for the next batch before the
+    gradients are read."""
     return None if x is None else x.detach().clone()
 
 

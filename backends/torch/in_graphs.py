@@ -1,8 +1,8 @@
 """Define the functions that Dynamo traces in place of functions of islices.
 
-A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because Dynamo must trace
-the user's function. All other calls of islices, and calls whose result has no form in a graph, are graph breaks and run
-eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
+Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
+Dynamo must trace the user's function. All other calls of islices, and calls whose result has no form in a graph, are
+graph breaks and run eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Make Dynamo trace the functions below in place of those of islices, if torch has the required hooks. Only the
-    first call has an effect."""
+    """Make Dynamo trace the functions below in place of those of islices. Only the first call has an effect.
+
+    The caller has checked that torch has the required hooks.
+    """
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
@@ -72,7 +74,7 @@ def substitute() -> None:
 
 
 def _slots_in(s: IndexedSlices) -> Any:
-    """Return `islices.core.slots.slots_in`, which Dynamo does not trace."""
+    """Return the result of `islices.core.slots.slots_in`, which Dynamo does not trace."""
     values: Any = s._values
     return values.slots if isinstance(values, SlotValues) else None
 
@@ -99,7 +101,7 @@ def _shape(self: IndexedSlices) -> Any:
 
 
 def is_traced(x: Any) -> bool:
-    """Substitute for `islices.backends.torch.tracers.is_traced` on the tensors of a graph."""
+    """Substitute for `islices.backends.torch.tracers.is_traced`: every tensor of a graph is traced."""
     return True
 
 
@@ -146,8 +148,8 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a node. A graph cannot contain None, so `NOTHING` replaces None among arguments, and a tensor of dtype
-    `ABSENT` replaces None among results."""
+    """Call a node. A graph cannot contain None: `NOTHING` replaces None among the arguments, and None replaces each
+    tensor of dtype `ABSENT` among the results."""
     args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
     out = node(*args, **kwargs)
     return pytree.tree_map(lambda x: None if isinstance(x, Tensor) and x.dtype == ABSENT else x, out, is_leaf=_is_ours)
@@ -158,7 +160,7 @@ def _is_ours(x: Any) -> bool:
 
 
 def values_of(s: IndexedSlices) -> Tensor:
-    """Compute the values of slices whose values are computed on first use."""
+    """Substitute for `islices.core.slots._values_of`: compute values that are computed on first use."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
@@ -175,7 +177,7 @@ def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool,
 
 # ---------------------------------------------------------------------- value_and_grad
 class Recorded:
-    """A table as the differentiated function gets it; it records lookups."""
+    """An object that a differentiated function gets in place of a table, and that records lookups."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -186,7 +188,8 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """Substitute for `islices.capture`: break the graph, so that eager code raises its error."""
+    """Substitute for `islices.capture`: break the graph, so that eager code raises the error of a capture inside
+    compiled code."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
@@ -281,7 +284,11 @@ def differentiate(
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
-    """Return the `Recorded` table, or the tensor, that the differentiated function gets in place of x."""
+    """Return the object that the differentiated function gets in place of x.
+
+    A `Table` becomes a `Recorded`, appended to `tables`. A float tensor becomes a tensor that requires a gradient,
+    appended to `variables`. Any other x stays the same.
+    """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):

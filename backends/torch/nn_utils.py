@@ -1,8 +1,9 @@
 """Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments, change ``p.grad`` in place, and sum duplicate rows first. On dense
-gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its import.
+functions of this module accept the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum.
+On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its
+import.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def clip_grad_norm_(
 
     Notes
     -----
-    With a group the norm and the factor have the same bits on every rank. They are the bits of
-    `islices.clip_by_global_norm` with the group, and of a single process that has all parameters. SPEC clause 25.
+    With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with the group
+    computes the same bits, and so does a single process that has all parameters. SPEC clause 25.
 
     A sparse gradient stays the same object, and an uncoalesced one stays uncoalesced. The gradient gets new values,
     because the old values may share memory with the caller's tensors. Rows that the gradient lacks stay zero, even if
@@ -205,7 +206,7 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Clip the gradients of parameters in place by a known norm. This is the second half of `clip_grad_norm_`.
+    """Clip the gradients of parameters in place, with a known norm: the second half of `clip_grad_norm_`.
 
     Parameters
     ----------
@@ -290,10 +291,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
-    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. Both have None for a
-    parameter without a gradient.
+    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. A parameter without a
+    gradient has None in both lists.
 
-    Check that dense gradients may be changed in place.
+    Check that dense gradients may be changed in place. Warn if `parameters` is an exhausted generator.
     """
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
@@ -310,7 +311,6 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[An
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[Tensor]:
-    """Return the Tensor, or the Tensors of the iterable, as a list."""
     if isinstance(tensors, Tensor):
         return [tensors]
     try:
@@ -416,7 +416,7 @@ def _check_finite(norm: Host, ord: float) -> None:
 
 
 def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
-    """Return the norm as a 0-d Tensor on the device of the first gradient."""
+    """Return the norm as a 0-d Tensor on the device of the first gradient, or on the CPU without gradients."""
     for grad in grads:
         if grad is not None:
             return backend.scalar(norm.reshape(()), grad)  # type: ignore[no-any-return]
@@ -425,7 +425,7 @@ def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
 
 # ---------------------------------------------------------------------- changing a gradient
 def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
-    """Scale these gradients in place by the factor that the formula computes from the norm."""
+    """Scale the gradients in place with the factor that the formula computes from the norm."""
     with quiet():
         steps = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(HOST, norm, limit)]
     if any(c != 1.0 for _, c in steps):

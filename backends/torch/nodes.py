@@ -1,4 +1,4 @@
-"""Turn each call of islices into one node of the graph that torch.compile makes.
+"""Turn calls of islices into nodes of the graph that torch.compile makes, one node per call.
 
 When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
 runs as in eager code, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the
@@ -31,7 +31,8 @@ from islices.optim import Optimizer
 
 
 class Nothing:
-    """The constant that represents None in graphs. Dynamo accepts no frozen dataclass as a constant."""
+    """The constant that represents None among the arguments in graphs. (Dynamo accepts no frozen dataclass as a
+    constant.)"""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -48,7 +49,7 @@ ABSENT = torch.float8_e4m3fnuz
 
 
 class Count:
-    """A size that is known when the graph runs."""
+    """A size that becomes known only when the graph runs."""
 
 
 class New:
@@ -59,7 +60,8 @@ class New:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> Tensor:
-        """Return a tensor of this form without data."""
+        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing one
+        is added."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:
@@ -78,7 +80,7 @@ class NodeCall(NamedTuple):
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
-        """Return args and kwargs with these tensors."""
+        """Return the call's args and kwargs with these tensors in place of `TENSOR`."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
@@ -91,7 +93,7 @@ _library = torch.library.Library("islices", "FRAGMENT")
 
 
 class Node:
-    """A function of islices that may be a node of a graph.
+    """A function of islices, calls of which may become nodes of a graph.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ class Node:
         A function of the same arguments that returns the result, with a `New` for each tensor that is not an argument.
         If `form` raises, the call runs in eager code.
     writes : sequence of int
-        The positions of the arguments whose tensors change in place. A function that writes has no result.
+        The positions of the arguments whose tensors change in place. A node that writes has no result.
     """
 
     def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
@@ -112,7 +114,8 @@ class Node:
         torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Add the call to the graph that is being made, and return its result there."""
+        """Add the call to the graph that is being made, and return the call's result in the graph. A call whose result
+        has no new tensors needs no node."""
         args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
@@ -130,7 +133,7 @@ class Node:
         return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Run the node when its graph runs."""
+        """Compute the node's results. torch calls this method when a graph runs."""
         args, kwargs = _calls[call].arguments(read, written)
         with torch.no_grad():
             out = self.function(*args, **kwargs)
@@ -140,7 +143,7 @@ class Node:
         return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
     def _fake(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Return tensors without data in place of the node's results."""
+        """Return tensors without data in place of the node's results. torch calls this method when a graph is made."""
         if self.writes:
             return None
         args, kwargs = _calls[call].arguments(read, written)
@@ -176,8 +179,11 @@ def _known(x: Any) -> Any:
 
 
 def _registered(call: NodeCall) -> str:
-    """Store a call, and return its name in graphs. The name identifies the form of the result, because torch stores
-    graphs on disk by their text."""
+    """Store a call, and return the call's name in graphs. Equal calls have the same name.
+
+    The name contains the constants and the structure of the arguments, because torch identifies graphs on disk by their
+    text.
+    """
     text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0
     while _calls.setdefault(name := f"{call.name} {text} {number}", call) != call:
         number += 1
@@ -185,9 +191,9 @@ def _registered(call: NodeCall) -> str:
 
 
 def _own(x: Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> Tensor:
-    """Return a part of the result as a tensor in memory that the arguments do not share.
+    """Return a part of the result as a contiguous tensor in memory that the arguments do not share.
 
-    If nothing was clipped, the factor may be None; the tensor then contains 1.
+    `x` may also be a number. If nothing was clipped, the factor `x` may be None; the tensor then contains 1.
     """
     if not isinstance(x, Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
@@ -201,7 +207,8 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _held(leaf: Any) -> Tensor:
-    """Return the tensor that contains a leaf's numbers."""
+    """Return the tensor that contains a leaf's stored numbers. Raise TypeError if another framework's array contains
+    them."""
     held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
@@ -215,12 +222,13 @@ def _values(leaf: Any) -> New:
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf that has new values."""
+    """Return the form of a leaf with new values."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf times a known factor. The result reuses the leaf's values if no other object uses them.
+    """Return the form of a leaf times a known factor. Slices whose values are not computed yet store the factor, and
+    keep the array that they have.
 
     See `islices.core.slots.times`.
     """
@@ -258,7 +266,7 @@ def _norm(tree: Any) -> New:
 
 
 def _bags(ids: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the leading shape of a lookup's result."""
+    """Return the leading shape of the result of a lookup with a combiner."""
     offsets = options.get("offsets")
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
@@ -294,7 +302,7 @@ Read = tuple[Tensor, Tensor, Mapping[str, Any]]
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
-    """Return the gradient of a table that several lookups read."""
+    """Return the gradient of a table from all lookups that read the table."""
     found = []
     for upstream, ids, options in reads:
         recorder = _Replayed(upstream)
@@ -320,7 +328,7 @@ class _Replayed:
 
 
 def expanded(s: IndexedSlices) -> Tensor:
-    """Return the values of slices."""
+    """Return the values of slices, computed if they are not known yet."""
     return s.values  # type: ignore[no-any-return]
 
 

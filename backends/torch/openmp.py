@@ -2,7 +2,7 @@
 
 After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
 PASSIVE. If kernels had separate threads, the spinning threads would occupy cores that the kernels need. So kernels that
-the main thread calls run in the OpenMP threads (the team) of the main thread's operations, which are available at once.
+the main thread calls run in the team: the OpenMP threads of the main thread's operations, which wait already.
 Every other Python thread has a separate team, which may not exist yet. Kernels that such a thread calls run in the pool
 of `islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
 """
@@ -26,7 +26,8 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _entry() -> Any:
-    """Return the function GOMP_parallel that torch's libraries call, or None. Intel's and LLVM's OpenMP have it too."""
+    """Return the function GOMP_parallel that torch's libraries call, or None if there is none. Intel's and LLVM's
+    OpenMP have it too."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
@@ -41,13 +42,18 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if the kernels that this thread calls run in the team."""
+    """Return True if kernels that this thread calls run in the team: in the main thread, if torch uses at least two
+    threads."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
-    """Run work() in at most this many of the team's threads, including the caller; return False if nothing has run."""
+    """Run work() in each of at most `threads` threads of the team, including the caller. Raise an error that work()
+    raised.
+
+    Return False, and run nothing, if `serves` returns False.
+    """
     if not serves():
         return False
     team = torch.get_num_threads()  # another number would end or start threads of the team

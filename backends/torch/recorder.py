@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder for an unchanged training loop. It records the batch, outputs, gradients before and after clipping,
-    tables and state.
+    """A recorder of the batch, outputs, gradients before and after clipping, tables and state of an unchanged training
+    loop.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class TorchRecorder(Recorder):
 
 
 def _tensors(x: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested tuples, lists and dicts."""
+    """Yield detached copies of the tensors in nested tuples, lists and dicts."""
     if isinstance(x, torch.Tensor):
         yield x.detach().clone()
     elif isinstance(x, (list, tuple, dict)):

@@ -1,8 +1,9 @@
-"""Compute row-sparse gradients of functions of plain tensors: each read of rows gets torch's sparse gradient.
+"""Compute row-sparse gradients of functions of plain tensors: each read of rows gets a sparse gradient of torch.
 
-torch only has a sparse gradient for embedding(sparse=True). The mode `RowReads` turns each read of whole rows of a
-marked tensor into that call. torch differentiates other uses densely, and adds both gradients. May import: `numpy`,
-`torch`, the core, this folder.
+torch has row-sparse gradients only for embedding and embedding_bag with sparse=True. In the mode `RowReads` these two
+functions get sparse=True for marked tensors. Indexing and index_select of whole rows become a function whose gradient
+is sparse. torch differentiates other uses densely, and adds both gradients. May import: `numpy`, `torch`, the core,
+this folder.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class RowReads(TorchFunctionMode):
     """A mode in which reads of rows of some tensors get torch's sparse gradient. `is_table` selects the tensors.
 
     If a table was cast to another floating dtype, rows of the copy are read from the table and then cast. `others` maps
-    the id of a table to the table's first use other than by rows.
+    the id of a table to a description of the table's first use that is not a read of rows.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
@@ -119,7 +120,7 @@ CASTS = {getattr(Tensor, name) for name in ("to", "type", "half", "bfloat16", "f
 
 
 def _line() -> str:
-    """Return " at file:line" of the user's code that runs now."""
+    """Return " at file:line" of the innermost code that is outside of torch and of this folder."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
@@ -131,7 +132,10 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
 def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a lookup of torch.nn.functional with sparse=True."""
+    """Return a function that calls a lookup of torch.nn.functional with sparse=True, and returns (rows, number of ids).
+
+    The function returns None if torch has no sparse gradient for the options.
+    """
     signature = inspect.signature(func)
 
     def read(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Detect torch's transforms, modes and tracers around a call, such as torch.func, fake tensors, torch.jit.trace and
-make_fx.
+"""Detect the transforms, modes and tracers of torch that act on a call: torch.func, fake tensors, torch.jit.trace,
+make_fx and others.
 
-If one of them is active, the memory of a tensor does not tell everything about the tensor, so NumPy must not compute on
-it. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs as constants. May
-import: `torch`.
+If one of them is active, the memory of a tensor does not describe the tensor completely, so NumPy must not compute on
+the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs as constants.
+May import: `torch`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def has_tangent(x: torch.Tensor) -> bool:
 
 
 def plain_eager() -> bool:
-    """Return True if an operation of this thread only computes values and perhaps records a gradient."""
+    """Return True if an operation of this thread computes values, and at most autograd records it: no transform, mode,
+    tracer or forward mode is active."""
     return forward_ad._current_level < 0 and not at_work()
 
 
@@ -66,7 +67,8 @@ def below(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def tracer_of(x: torch.Tensor) -> str | None:
-    """Return the name of the tracer that records operations on x, or None if x is a constant for all tracers."""
+    """Return the name of the tracer that records operations on x. Return None if there is no tracer, or if x is a
+    constant for all tracers."""
     if not at_work():
         return None
     if _C._get_tracing_state() is not None and _C._get_value_trace(x).node().kind() != "prim::Constant":
@@ -78,10 +80,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return True if the values of x are not known yet.
+    """Return True if the values of x are not known yet, or differ among the members of a torch.func.vmap.
 
-    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() could not tell, because
-    it answers for all threads.
+    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() cannot replace it,
+    because its answer holds for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
@@ -90,6 +92,6 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Disable all transforms and modes within the context, so that operations only see a tensor's memory."""
+    """Disable all transforms and modes within the context, so that operations see nothing but a tensor's memory."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

@@ -4,7 +4,7 @@ The costly operations of a training step (sums of rows, bags, norms, optimizers'
 CPU each primitive is lowered to a few custom calls (`row_calls`). numba compiles a handler for each call (`parts`), so
 no C compiler is needed. The handler reads XLA's call frame and shares the work among XLA's threads (`frames`).
 
-It relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
+The code relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
 
 - The positions of words in the call frame: the extension, the API's functions, the context, operands, results and
   attributes. Attributes are numbers, sorted by their names.
@@ -16,6 +16,5 @@ It relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.i
 
 The version is checked once, when a program is first traced (`parts.available`). If XLA rejects the version, islices
 warns once, and XLA's operations compute the same bits. XLA's operations also run without numba, under vmap, in exported
-programs and on other platforms. They run too if the program is traced within ``use_kernels(False)`` or
-``execution("framework")``.
+programs, on other platforms, and if the program is traced within ``use_kernels(False)`` or ``execution("framework")``.
 """

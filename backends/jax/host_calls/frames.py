@@ -4,7 +4,7 @@ function whose argument is the address of a call frame. The handler runs the *ta
 function, in parts. A *block* is a few words of memory that count the parts: threads claim parts there, and the last
 thread frees the block. The caller works too, and only waits for parts that have begun: if handlers occupy XLA's
 threads, tasks begin late or never. Parts write to separate memory or add integers, so the bits do not depend on the
-number of threads. That number is `islices.config.get_num_threads()` when the program runs.
+number of threads: `islices.config.get_num_threads()` when the program runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _SIGNATURE = types.int64(types.int64)
 
 # ---------------------------------------------------------------------- machine code
 def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Turn a function that builds an instruction into one that compiled code calls with these types."""
+    """Turn a function that builds instructions into a function that compiled code calls with arguments of these
+    types."""
 
     def called(build: Callable[..., Any]) -> Any:
         @wraps(build)  # numba reads the parameters of build
@@ -62,7 +63,7 @@ def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
 
 @_machine(types.CPointer(types.int64), types.int64)
 def words(builder: Any, address: Any) -> Any:
-    """Read words of 8 bytes at an address."""
+    """Return an address as a pointer to words of 8 bytes."""
     return builder.inttoptr(address, _WORD.as_pointer())
 
 
@@ -74,21 +75,21 @@ def memory(builder: Any, address: Any) -> Any:
 
 @_machine(types.int64, types.int64, types.int64, types.int64)
 def add(builder: Any, address: Any, position: Any, value: Any) -> Any:
-    """Add to a word atomically, and return its old value."""
+    """Add to the word at a position atomically, and return the word's old value."""
     place = builder.gep(builder.inttoptr(address, _WORD.as_pointer()), [position])
     return builder.atomic_rmw("add", place, value, "seq_cst")
 
 
 @_machine(types.int64, types.int64, types.int64)
 def call(builder: Any, function: Any, argument: Any) -> Any:
-    """Call the C function at an address."""
+    """Call the C function at an address with one argument, and return its result."""
     kind = ir.FunctionType(_WORD, [_WORD])
     return builder.call(builder.inttoptr(function, kind.as_pointer()), [argument])
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return a function with which compiled code reads an address of this process by name. So the code may be stored on
-    disk."""
+    """Return a function that gives compiled code an address of this process. The code refers to the address by name, so
+    the code may be stored on disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
@@ -126,7 +127,7 @@ def attribute(frame, k):
 
 @inline
 def size(buffer, first):
-    """Return the product of a buffer's dimensions from the first one on."""
+    """Return the product of a buffer's dimensions from number `first` on."""
     product = 1
     for k in range(first, words(buffer)[RANK]):
         product *= words(words(buffer)[DIMENSIONS])[k]
@@ -135,13 +136,13 @@ def size(buffer, first):
 
 @inline
 def vector(buffer, dtype):
-    """Return a buffer's numbers."""
+    """Return a buffer's numbers as a one-dimensional array on the same memory."""
     return carray(memory(words(buffer)[DATA]), size(buffer, 0), dtype)
 
 
 @inline
 def matrix(buffer, dtype):
-    """Return a buffer's rows."""
+    """Return a buffer's rows, each flattened, as a two-dimensional array on the same memory."""
     shape = (words(words(buffer)[DIMENSIONS])[0], size(buffer, 1))
     return carray(memory(words(buffer)[DATA]), shape, dtype)
 
@@ -212,7 +213,8 @@ _kept: dict[str, Any] = {}
 
 
 def target(part: Callable[..., Any]) -> str:
-    """Register an XLA handler that calls a template for each part of the work. Return the handler's name in XLA.
+    """Register an XLA handler that calls the template `part` for each part of the work. Return the handler's name in
+    XLA.
 
     The arguments of the template are the frame, the number of the part and the number of parts.
 

@@ -1,8 +1,8 @@
-"""Define the operations that compiled handlers run in parts on a frame's buffers, as templates.
+"""Define templates of the operations that compiled handlers run in parts on a frame's buffers.
 
 One operation groups the slots. Operations that sum rows, compute norms or take optimizer steps get the groups as
 operands. XLA runs equal calls once, so a norm and a step share the groups. A part raises no error, and reads all sizes
-from the buffers. Each function here returns the name by which XLA calls an operation.
+from the buffers. Each of `groups`, `sums`, `step`, `bins` and `total` returns the name by which XLA calls an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -33,7 +33,7 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return True if XLA accepts the handlers. XLA rejects handlers for another version of its API."""
+    """Return True if XLA accepts the handlers, and warn if not. XLA rejects handlers for another version of its API."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -53,7 +53,8 @@ def groups(index: str, place: str | None = None) -> str:
         attributes are rows and values.
 
         `order` has the positions of the slots' values, sorted stably by index. `starts` has the first slot of each row.
-        `named` is the number of rows that have slots; `ids` has these rows, and then `rows`.
+        `named` is the number of rows that have slots; `ids` has these rows, and then `rows`. `memory` is a scratch
+        buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -79,7 +80,7 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Return the first row of a part, rounded to a multiple of `multiple`. All parts have about the same number of
+    """Return the first row of a part, rounded down to a multiple of `multiple`. All parts have about the same number of
     slots."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
@@ -94,8 +95,8 @@ def cut(starts, named, part, parts, multiple):
 
 @inline
 def groups_of(frame, k, part, parts, multiple):
-    """Return order, starts and the number of named rows, the operands from the k-th on; return also the first row of a
-    part, and of the next part."""
+    """Return (order, starts, number of named rows, first row of a part, first row of the next part). The first three
+    are the operands from the k-th on."""
     order, starts = vector(operand(frame, k), U64), vector(operand(frame, k + 1), U64)
     named = vector(operand(frame, k + 2), I64)[0]
     first, last = cut(starts, named, part, parts, multiple), cut(starts, named, part + 1, parts, multiple)

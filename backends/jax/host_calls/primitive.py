@@ -1,9 +1,9 @@
 """Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
 
 The choice is made when a program is lowered for its platform, so one trace serves all platforms. XLA's operations run
-under vmap, and in an exported program, because another process lacks the compiled kernels. They also run for whole
-tables that are spread over several devices, because XLA would gather the tables for a kernel. May import: `jax`, the
-core, this folder, `islices.backends.jax.precision`.
+under vmap, and in an exported program, because another process lacks the compiled kernels. XLA's operations also run
+for whole tables that are spread over several devices, because XLA would gather the tables for a kernel. May import:
+`jax`, the core, this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from islices.core.locks import load_module
 
 
 class Operation:
-    """The static facts of an operation on arrays and `Slots`. Subclasses are frozen dataclasses, because JAX compares
-    an equation's parameters by value."""
+    """The static facts of an operation on arrays and `Slots`. JAX compares an equation's parameters by value, so
+    subclasses are frozen dataclasses."""
 
     whole = True  # whole tables are among the operands
 
@@ -36,7 +36,7 @@ class Operation:
     elsewhere: Callable[..., Sequence[Array]]
 
     def linear(self, *args: Any) -> Sequence[Array]:
-        """Return the results, computed by operations that JAX differentiates."""
+        """Return the results, computed by operations that JAX can differentiate."""
         return self.elsewhere(*args)
 
 
@@ -79,7 +79,8 @@ def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
 
 
 def varying(aval: Any) -> frozenset[str]:
-    """Return the axes along which an array varies, in a shard_map that checks them."""
+    """Return the axes along which an array of this abstract value varies, in a shard_map that checks the varying axes;
+    elsewhere no axes."""
     return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 

@@ -1,4 +1,4 @@
-"""Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
+"""Compute sums, bags, norms and steps of optimizers in traced code, with compiled kernels on CPU.
 
 May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.host_views`, `islices.backends.jax.precision`,
 `islices.backends.jax.scatters`.
@@ -35,8 +35,11 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call the compiled handler `name`; `elements` decides the number of threads. `aliases` maps an operand's number to
-    that of the result that reuses its memory."""
+    """Call the compiled handler `name`. `elements` determines the number of parts of the work, and so the number of
+    threads.
+
+    `aliases` maps an operand's number to the number of the result that reuses the operand's memory.
+    """
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
     numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # "parts" is the first attribute by name
     return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
@@ -53,7 +56,8 @@ def _groups(indices: Array, rows: int, values: int, positions: Array | None = No
 
 
 def _operands(x: Slots) -> tuple[list[Array], int]:
-    """Return the values of a leaf with the groups of its slots, and the number of elements."""
+    """Return (operands, number of elements) of a leaf. The operands are the values, and for slots with indices also the
+    groups."""
     if x.indices is None:
         return [x.values], x.values.size
     assert x.rows is not None
@@ -83,8 +87,8 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Return (sums, ids): the sums of traced values per row. Both have as many entries as indices. The result is None
-    if no kernel runs or nothing is traced.
+    """Return (sums, ids): the sums of traced values per row, in arrays as long as `indices`. Return None if no kernel
+    runs or nothing is traced.
 
     The ids are ascending. Spare entries at the end have zeros and the id `rows`. Slots whose index is out of range are
     left out.

@@ -2,8 +2,9 @@
 
 optax maps its functions over the leaves of a tree. JAX's leaves of slices are their values *and their indices*, so
 optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
-transformations. The other functions replace optax's functions of the same names. optax computes the dense leaves. The
-state is optax's, so a checkpoint of either package loads in the other. docs/jax.md lists the combinations that work.
+transformations, and `from_optim` makes a transformation of an optimizer of `islices.optim`. The clips and
+`apply_updates` replace optax's functions of the same names. Except for `from_optim`, the state is optax's, so a
+checkpoint of either package loads in the other. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handle trees with sparse leaves, and run transformations on the rows of these leaves.
 
-This module has no formulas: it passes arrays of these rows only to optax or an `islices.optim.Optimizer`, which takes
-the step. SPEC clauses 16 and 17.
+This module has no formulas of optimizers: it passes arrays of these rows to optax or to an `islices.optim.Optimizer`,
+which takes the step. SPEC clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return True for slices and tables, which are one leaf here; for optax they are trees of arrays."""
+    """Return True for slices and tables, which are single leaves here, and trees of arrays for optax."""
     return isinstance(x, (IndexedSlices, Table))
 
 
@@ -36,12 +36,11 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def weights_of(params: Any) -> Any:
-    """Return params with arrays in place of tables, the tree from which optax builds a transformation's state."""
+    """Return params with arrays in place of tables. optax builds a transformation's state from this tree."""
     return jax.tree.map(lambda x: x.weights if isinstance(x, Table) else x, params, is_leaf=is_leaf)
 
 
 def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
-    """Return the tree with fn applied to its slices."""
     return jax.tree.map(lambda x: fn(x) if isinstance(x, IndexedSlices) else x, tree, is_leaf=is_leaf)
 
 
@@ -57,7 +56,8 @@ def checked(updates: Any) -> Any:
 
 
 def check_transformation(inner: Any, argument: str) -> Any:
-    """Return inner in optax's type with extra arguments, or raise TypeError."""
+    """Return a transformation of optax, or optax.MultiSteps, as a transformation with extra arguments. Raise TypeError
+    for other objects."""
     if isinstance(inner, optax.MultiSteps):
         inner = inner.gradient_transformation()
     if not isinstance(inner, optax.GradientTransformation):
@@ -75,7 +75,6 @@ class NamedRows:
 
     @property
     def B(self) -> Backend:
-        """Return JAX's backend."""
         return self.slices.backend
 
     def holding(self, x: Array, argument: str) -> Array:
@@ -89,7 +88,7 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """Return the rows of x."""
+        """Return the rows of x, as constants for differentiation."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
@@ -99,7 +98,8 @@ class NamedRows:
             return self.B.set_rows(x, self.slices.indices, rows)
 
     def update(self, values: Array) -> IndexedSlices:
-        """Return slices of these rows with other values; slots without a row contain zeros."""
+        """Return slices of these rows with other values; slots without a row contain zeros. Raise ValueError for values
+        of another shape."""
         s = self.slices
         if self.B.shape(values) != self.B.shape(s.values):
             raise ValueError(
@@ -117,7 +117,8 @@ def named_rows(s: IndexedSlices) -> NamedRows:
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Return weights plus update. Each row is added once, in the wider of the two types, and rounded once."""
+    """Return weights plus update. Each row is added once, with 16-bit numbers as float32, and rounded once to the type
+    of the weights."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -138,9 +139,10 @@ class _Part:
 
 
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Run inner on the rows of slices in gradients, state and parameters, and on whole dense leaves.
+    """Return (updates, state) of a step of `inner` on the rows of slices, and on whole dense leaves.
 
-    optax.tree_map_params finds the arrays of the state that belong to a leaf.
+    optax.tree_map_params finds the arrays of the state that belong to a leaf. Of these arrays, and of the parameters,
+    `inner` gets only the gradient's rows.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
@@ -165,25 +167,26 @@ def _read(rows: Any, weights: Array) -> Array:
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """Select the rows of an array of a table. Dense leaves stay as they are, and so do state entries with one number
-    per table."""
+    """Return an array of a table's state as a `_Part`. Return state of dense leaves unchanged, and so state with one
+    number per table."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
 
 
 def _is_masked(x: Any) -> bool:
-    """Return True for the state of a leaf that a masked transformation leaves out."""
+    """Return True for optax's placeholder in the state of a leaf that a masked transformation leaves out."""
     return isinstance(x, optax.MaskedNode)
 
 
 # ---------------------------------------------------------------------- islices' arithmetic
 def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
-    """Return one table's update and state: the optimizer's addition to the rows, or to all rows for a dense gradient.
+    """Return one table's update and new state. The update contains the rows of the gradient, or all rows if the
+    gradient is dense or rows="all".
 
     All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the bits of a step on w itself. So that this holds for 16-bit tables too, their update
-    is float32.
+    update to w, the result has the bits of a step on w itself. The update of a 16-bit table is float32, so the result
+    has these bits for such a table too.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

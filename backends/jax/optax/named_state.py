@@ -52,21 +52,19 @@ path_name = partial(keystr, simple=True, separator=".")
 
 
 class _Place(NamedTuple):
-    """The place of an array in a state."""
-
     kind: str  # the class of the state
     parameter: str | None  # None for a count, which all parameters share
     array: str
 
 
 def _names(params: Any) -> dict[Any, str]:
-    """Return the parameters' names by their paths."""
+    """Return {path of a parameter: the parameter's name}."""
     return {path: path_name(path) for path, _ in tree_leaves_with_path(weights_of(params))}
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the place of the array at a path of a state; None if the state is neither optax's nor that of
-    `from_optim`."""
+    """Return the place of the array at a path of a state. Return None unless the array is a count, one of `FIELDS`, or
+    one of `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
@@ -135,8 +133,9 @@ def start_from(
         `islices.optim`. `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must
         have the same step count, because optax has one count. Schedules continue from this count too.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "optax" for optax. It is required for momentum and for amsgrad's
-        maximum, because frameworks store them differently. Arrays for a state of `from_optim` are not converted.
+        The framework whose optimizer made the arrays: "optax" for optax. `semantics` is required for momentum and for
+        amsgrad's maximum, because frameworks store these arrays differently. Arrays for a state of `from_optim` are not
+        converted.
     learning_rate : float, optional
         The learning rate of both optimizers. Some frameworks store momentum with the learning rate included, others
         without; this number converts between them.
@@ -149,9 +148,9 @@ def start_from(
     Raises
     ------
     TypeError, ValueError
-        A parameter or an array is unknown or missing, or an array has the wrong shape. `semantics` is required and
-        missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs a learning
-        rate, and `learning_rate` is None.
+        A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. `semantics`
+        is required and missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs
+        a learning rate, and `learning_rate` is None.
 
     Examples
     --------

@@ -61,7 +61,7 @@ def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
-        """Return a random array for a leaf; `scales` has the magnitude of each row of a table."""
+        """Return a random array for a leaf. For slices `scales` has the magnitude of each row of the array."""
         sparse = isinstance(x, IndexedSlices)
         shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)

@@ -32,9 +32,10 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     -------
     optax.GradientTransformationExtraArgs
         A transformation with the state of `tx`, or of ``optax.chain(clip, tx)``. Each update records the gradients and,
-        if `tx` comes from `from_optim`, the optimizer. If `update` gets the parameters, it also records them and the
-        state before and after the step. Call ``recorder.add(batch=..., loss=...)`` before update to record more. The
-        tables after a step are recorded at the next step; after the last step call ``recorder.step(tables=params)``.
+        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, it also
+        records them and the state before and after the step. Call ``recorder.add(batch=..., loss=...)`` before update
+        to record more. The tables after a step are recorded at the next step; after the last step call
+        ``recorder.step(tables=params)``.
 
     Raises
     ------
@@ -85,6 +86,6 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return the leaves by name, with slices and tables as single leaves, for any containers."""
+    """Return {name: leaf} of a tree of any containers. Slices, tables and None are single leaves."""
     paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}

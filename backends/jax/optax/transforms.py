@@ -201,7 +201,7 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates. It gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. The transformation gets the rows of the gradient as arrays.
 
     Parameters
     ----------
@@ -217,14 +217,15 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation whose state is that of `inner` for arrays in place of tables. Both can load each other's state.
+        A transformation whose state is that of `inner` for arrays in place of tables. The two transformations can load
+        each other's state.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         `inner` is not a transformation. Another transformation has changed the indices of updates, or updates do not
         fit the parameters. The first update with a sparse leaf raises if a probe of `inner` on small arrays finds that
-        rows depend on each other.
+        rows depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
 
     Notes
     -----
@@ -291,7 +292,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        The argument is not an optimizer, or its step is not an addition to the weight.
+        The argument is not an optimizer, or has an option or rule that is not accepted.
 
     Notes
     -----
@@ -333,8 +334,8 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """Name the optimizer's options whose step is not an addition to the weight, or depends on more than gradient and
-    state."""
+    """Return a description of the first option because of which a step is not an addition to the weight, or depends on
+    more than gradient and state; else ""."""
     record = RECORDS.get(optimizer.name)
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"

@@ -255,7 +255,7 @@ class Adamax(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.002
     betas : two floats or Tensors of one, default (0.9, 0.999)
-        Decay of the running mean of gradients.
+        Decay of the running mean of gradients, and of the largest absolute gradient so far.
     eps : float or Tensor of one, default 1e-08
         Added to the largest absolute gradient.
     weight_decay : float or Tensor of one, default 0.0
@@ -359,15 +359,15 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion, which changes every element by the learning rate, against the sign of a running mean of gradients (Chen et
-    al. 2023).
+    """Lion, which adds or subtracts the learning rate, against the sign of a running mean of gradients (Chen et al.
+    2023).
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     betas : two floats or Tensors of one, default (0.9, 0.99)
-        Weight of the running mean in the direction of the step, and decay of the running mean.
+        Decay of the mean whose sign is the direction of the step, and decay of the running mean that the state stores.
     weight_decay : float or Tensor of one, default 0.0
         First the rows that the step updates are multiplied by 1 - lr * weight_decay.
     **options
@@ -420,8 +420,8 @@ class NAdam(RowOptimizer):
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that the step updates.
     momentum_decay : float, default 0.004
-        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras uses 1; optax has no
-        such growth.
+        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras uses 1; the momentum of
+        optax does not grow.
     decoupled_weight_decay : bool, default False
         True decouples the decay: it first multiplies the rows that the step updates by 1 - lr * weight_decay.
     **options
@@ -531,7 +531,7 @@ class SGD(RowOptimizer):
     momentum : float or Tensor of one, default 0.0
         Momentum coefficient; 0 disables it.
     dampening : float or Tensor of one, default 0.0
-        The gradient is multiplied by 1 - dampening before it is added to the buffer.
+        From the second step on, the gradient is multiplied by 1 - dampening before it is added to the buffer.
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that the step updates.
     nesterov : bool, default False
@@ -575,9 +575,10 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """The class torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise an error.
+    """Lazy Adam with the arithmetic of torch.optim.SparseAdam; dense gradients raise an error.
 
-    ``Adam(params, semantics="torch")`` takes the same steps, and also accepts dense gradients, with Adam's step.
+    ``Adam(params, semantics="torch")`` takes the same steps, and also accepts dense gradients, for which it takes the
+    steps of torch.optim.Adam.
 
     Parameters
     ----------

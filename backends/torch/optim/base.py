@@ -1,6 +1,6 @@
 """The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer whose steps `islices.optim` computes.
 
-`islices.optim` has every formula. This module has the groups of parameters, and a step over all groups that checks
+All formulas are in `islices.optim`. This module has the groups of parameters, and a step over all groups that checks
 everything before it writes anything.
 """
 
@@ -63,11 +63,11 @@ class Made(NamedTuple):
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Base class of the optimizers, which update the rows that a sparse gradient contains; a dense gradient updates all
-    rows.
+    """Base class of the optimizers. By default a sparse gradient updates the rows that it contains, and a dense
+    gradient updates all rows.
 
-    Use the classes of `islices.backends.torch.optim`. Each accepts these options, besides its hyperparameters, in its
-    constructor and in each group of parameters.
+    Use the classes of `islices.backends.torch.optim`. Each constructor accepts hyperparameters and these options. A
+    group of parameters accepts the same, except max_norm.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ class RowOptimizer(torch.optim.Optimizer):
     rows : {"touched", "all"}, optional
         The rows that a sparse gradient updates: "touched" means the rows that the gradient contains; "all" means all
         rows, by the formula for dense gradients. The default is "touched", or "all" with a warning if the semantics
-        defines nothing else. If you pass "touched", a dense gradient that would update all rows raises.
+        defines nothing else. If you pass "touched", a step raises for a dense gradient that would change rows whose
+        gradient is zero.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used: docs/optimizers.md. The semantics defines the defaults of hyperparameters
         that are None; "islices" uses torch's defaults. For a dense gradient the formula of rows="all" is used, if the
@@ -92,9 +93,9 @@ class RowOptimizer(torch.optim.Optimizer):
         does.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
-        with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
-        because it only reads ``p.grad``, which stays unclipped. max_norm belongs to the optimizer, not to groups or to
-        ``state_dict``. You may set max_norm between steps.
+        with this semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than these
+        functions, because it only reads ``p.grad``, which stays unclipped. max_norm belongs to the optimizer, not to
+        groups or to ``state_dict``. You may set max_norm between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool
@@ -163,7 +164,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ a step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step on every parameter that has a gradient.
+        """Take a step on every parameter that has a gradient, unless a GradScaler has found an overflow.
 
         Parameters
         ----------
@@ -218,7 +219,7 @@ class RowOptimizer(torch.optim.Optimizer):
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
-        """Return the limit and the formula of the clip before each step, or None if there is no clip. Raise an error
+        """Return the limit and the formula of the clip before each step, or None if max_norm is None. Raise an error
         for an invalid limit or semantics."""
         if self.max_norm is None:
             return None
@@ -226,8 +227,11 @@ class RowOptimizer(torch.optim.Optimizer):
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """Return the steps with gradients clipped by the norm of all gradients. Each step reads the clip's factor when
-        the step runs."""
+        """Set `total_norm`, and return the steps with gradients clipped by this norm. Each step reads the clip's factor
+        when the step runs.
+
+        Without max_norm, `total_norm` becomes None and the steps stay the same.
+        """
         requested = self._clip_formula(self.defaults["semantics"])
         if requested is None:
             self.total_norm = None
@@ -244,7 +248,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Check each parameter that has a gradient, and yield (place, parameter, step, new arrays of the parameter's
         state).
 
-        Each step uses the gradient times `factor`.
+        Each step uses the gradient times `factor`; None means the gradient itself.
         """
         made = None
         for position, p in enumerate(group["params"]):
@@ -275,8 +279,8 @@ class RowOptimizer(torch.optim.Optimizer):
             yield place, p, request, new
 
     def _warn_of_torch(self, number: int, optimizer: Optimizer) -> None:
-        """Warn once that a group with a state of torch's class does not continue by torch's formula for sparse
-        gradients."""
+        """Warn once if a group has a state of torch's class, and its sparse gradients get another formula than
+        torch's."""
         self._of_torch.discard(number)
         state = [spec.name for spec in optimizer._formula.state]
         if optimizer.semantics != "torch" and state not in ([], ["accumulator"]):  # these formulas equal torch's
@@ -311,8 +315,9 @@ class RowOptimizer(torch.optim.Optimizer):
         Returns
         -------
         dict
-            A dict in torch.optim's form. Its arrays are those that the optimizer uses, not copies. Only "step" is a
-            copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept.
+            A dict in torch.optim's form. The dict's arrays are those that the optimizer uses, not copies. Only "step"
+            is a copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept. The
+            "mu_product" of NAdam is computed from the step count.
         """
         # this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
@@ -327,9 +332,10 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            Tensors are copied to the devices of the parameters and keep their bits (torch rounds them to the
-            parameters' type). All hyperparameters of the groups are loaded, semantics and rows included. If a state of
-            torch's class lacks an option, the optimizer keeps the present value of the option.
+            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
+            (torch rounds them to the parameters' type). All hyperparameters of the groups are loaded, semantics and
+            rows included. If a state of torch's class lacks an option, the optimizer keeps the present value of the
+            option.
 
         Raises
         ------

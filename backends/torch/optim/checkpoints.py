@@ -58,7 +58,7 @@ def opened(
 
 
 def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Tensor]:
-    """Return a state with torch's names; arrays get the parameter's number of dimensions."""
+    """Return a state with torch's names. For a 0-d parameter, all arrays but "step" become 0-d."""
     flat = p.ndim == 0
     return {
         RECORDS[rule].stored.get(name, name): x.reshape(()) if flat and name != "step" else x
@@ -68,8 +68,10 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load. Steps become floats, because torch's classes with foreach=True
-    accept no integers."""
+    """Return a state_dict that torch's classes can load, with the arrays that islices recomputes.
+
+    Steps become floats, because torch's classes with foreach=True accept no integers.
+    """
     state: dict[Any, Any] = {
         key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}
         if isinstance(held, Mapping) and "step" in held
@@ -87,11 +89,13 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
 def checked(
     optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any], of_torch: set[int]
 ) -> dict[str, Any]:
-    """Check a state_dict, and return it with completed groups.
+    """Check a state_dict, and return it with completed groups and without the parameters' states.
 
-    `held` gets copies of the parameters' states, and `of_torch` the numbers of groups whose state torch's class saved.
+    Copies of the parameters' states are stored in `held`. The numbers of the groups whose state torch's class saved are
+    added to `of_torch`. If a group has another number of parameters than the optimizer's group, the state_dict is
+    returned unchanged, because torch raises an error for it.
 
-    Raise TypeError or ValueError for an invalid state_dict.
+    Raise TypeError, ValueError or IndexError for an invalid state_dict.
     """
     for name, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(state_dict.get(name), kind):
@@ -136,8 +140,8 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
 
 
 def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
-    """Raise ValueError if a group has options of another optimizer. Before the first step, only options show whose
-    group it is."""
+    """Raise ValueError if a group has options of another optimizer. Without a state, only the options show which
+    optimizer saved the group."""
     own = torch_names(optimizer.rule)
     names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
     others = [name for name in old if name in names]
@@ -162,7 +166,10 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tensor) -> dict[str, Tensor]:
-    """Check a parameter's state, and return a copy of it. The next step initializes missing arrays."""
+    """Check a parameter's state, and return a copy of it with torch's names. The next step initializes missing arrays.
+
+    Raise TypeError or ValueError for an invalid state.
+    """
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
@@ -189,7 +196,8 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
 
 
 def step_count(step: Any) -> Tensor:
-    """Return a step count in the form that islices stores."""
+    """Return a step count as an int32 tensor of shape (1,), as islices stores it. Raise ValueError if the count is no
+    whole number in range."""
     number = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
@@ -199,7 +207,11 @@ def step_count(step: Any) -> Tensor:
 
 
 def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
-    """Return a copy of an array of a state, in the form that islices stores for the parameter."""
+    """Return a copy of an array of a state, in the form that islices stores for the parameter: dense, on the
+    parameter's device, in float32 or float64.
+
+    Raise TypeError or ValueError for an array of another kind or shape.
+    """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
     kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)

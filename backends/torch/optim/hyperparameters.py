@@ -71,7 +71,8 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, and any other argument unchanged."""
+    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for
+    other Tensors."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
@@ -91,10 +92,10 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 
 
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
-    """Return the group with all options and hyperparameters added that it lacks.
+    """Return a copy of the group that has all options and hyperparameters.
 
     A hyperparameter that the group lacks gets its value in `defaults`, if there is one and the group's semantics has
-    the hyperparameter. Otherwise it gets the default of the semantics, or None.
+    the hyperparameter. In all other cases the hyperparameter gets the default of the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
@@ -106,7 +107,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
 
 
 def check_group(rule: str, group: Group) -> None:
-    """Raise TypeError or ValueError for an invalid group; the message uses torch's names."""
+    """Raise TypeError, ValueError or IndexError for an invalid group; the message uses torch's names."""
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
@@ -140,8 +141,8 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and for dense gradients. Both are the same object unless the semantics defines a
-    formula for dense gradients."""
+    """Return the optimizers for sparse and for dense gradients. The two optimizers are the same object if sparse
+    gradients update all rows, or if the semantics has no formula for all rows."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
@@ -155,7 +156,7 @@ def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimi
 
 
 def in_islices(rule: str, group: Group) -> dict[str, Any]:
-    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors."""
+    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors, and None in place of False."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:

@@ -33,8 +33,8 @@ ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record for an optimizer's class, or for the base class that the class has in torch.optim. Return None
-    if neither has one."""
+    """Return the record of an optimizer of this package, or of a class of torch.optim or a subclass. Return None if
+    there is no record."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -68,7 +68,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to Tensor
         Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
         (1,). Parameters without a step are missing. The arrays are those of the optimizer, not copies, except for
-        arrays that torch stores sparse.
+        "step" and arrays that torch stores sparse.
 
     Raises
     ------
@@ -110,8 +110,8 @@ def describe_optimizer(
 ) -> dict[str, dict[str, Any]]:
     """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
 
-    A class that islices.optim lacks is described by the name of the class. A parameter is left out if islices.optim
-    lacks the formula that its options select.
+    A class of torch.optim that has no record is described by its name. For other classes without a record, the result
+    is empty. A parameter is left out if its group's formula cannot be described; see `_described`.
     """
     record = record_of(optimizer)
     kind = type(optimizer)
@@ -130,7 +130,8 @@ def describe_optimizer(
 
 
 def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse: bool) -> dict[str, Any] | None:
-    """Describe a group's formula. Return None if a value is not a number, or if the records lack the formula."""
+    """Describe a group's formula. Return None for frozen rows, master copies, values that are not numbers, and formulas
+    that the records lack."""
     own = isinstance(optimizer, RowOptimizer)
     semantics = group["semantics"] if own else "torch"
     if own and (group.get("frozen") is not None or group.get("master")):
@@ -181,16 +182,17 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
         `islices.optim`. `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that
         `states` lacks keep their state.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "torch" for torch.optim. It is required for momentum and for
-        amsgrad's maximum, because frameworks store them differently. If the framework's momentum includes the learning
-        rate, the momentum is divided by the group's present learning rate.
+        The framework whose optimizer made the arrays: "torch" for torch.optim. `semantics` is required for momentum and
+        for amsgrad's maximum, because frameworks store these arrays differently. If the framework's momentum includes
+        the learning rate, the momentum is divided by the group's present learning rate.
 
     Raises
     ------
     TypeError, ValueError
-        The model lacks a name, or an array is unknown to the optimizer, missing, or of another shape. `semantics` is
-        required and missing, or names a framework with an incompatible maximum (optax's amsgrad). Momentum must be
-        divided by the learning rate, and the learning rate is 0. The call changes no state.
+        A name in `states` is no parameter that the optimizer steps, or an array is unknown to the optimizer, missing,
+        or of another shape. `semantics` is required and missing, or names a framework with an incompatible maximum
+        (optax's amsgrad). Momentum must be divided by the learning rate, and the learning rate is 0. The call changes
+        no state.
 
     Examples
     --------
