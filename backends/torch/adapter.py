@@ -126,6 +126,9 @@ class TorchBackend(Backend):
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
+    #: a context that changes nothing; a call of the class itself needs no further Python call
+    scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
+
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
         if type(x) is Tensor and not x.requires_grad and x.layout is torch.sparse_coo and plain_eager():

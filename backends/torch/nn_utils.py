@@ -383,7 +383,10 @@ def _measured(call: str, request: Callable[[], Question], group: Any, *, over: b
 
 def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
     """Return the norm in float64, and the dtype of the user's result."""
-    found = [look_at(leaf) for leaf in leaves if leaf is not None]
+    found = []
+    for leaf in leaves:
+        if leaf is not None:
+            found.append(look_at(leaf))
     if not found:
         return np.zeros(1), "float32"
     if ord not in EXACT:
@@ -426,9 +429,13 @@ def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
 # ---------------------------------------------------------------------- changing a gradient
 def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
     """Scale the gradients in place with the factor that the formula computes from the norm."""
+    steps, changes = [], False
     with quiet():
-        steps = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(HOST, norm, limit)]
-    if any(c != 1.0 for _, c in steps):
+        for name, c in formula.steps(HOST, norm, limit):
+            number = c if isinstance(c, float) else c.item()
+            steps.append((name, number))
+            changes = changes or number != 1.0
+    if changes:
         for grad, leaf in zip(grads, leaves, strict=True):
             if isinstance(leaf, IndexedSlices):
                 grad.data = to_native(scale_by_numbers(leaf, steps))

@@ -30,10 +30,17 @@ if hasattr(USUAL, "raw_repr"):
     def at_work() -> bool:
         """Return True if a transform, a mode or a tracer sees the operations of this thread."""
         return bool(_included().raw_repr() & UNUSUAL)
-else:  # torch before 2.6; this way is slower
+
+    def plain_eager() -> bool:
+        """Return True if an operation of this thread only computes values and perhaps records a gradient."""
+        return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
+else:  # torch before 2.6; these functions take three times as long
 
     def at_work() -> bool:
         return bool((_included() - USUAL).highestPriorityTypeId() != _C.DispatchKey.Undefined)
+
+    def plain_eager() -> bool:
+        return forward_ad._current_level < 0 and not at_work()
 
 
 def in_forward_mode() -> bool:
@@ -44,12 +51,6 @@ def in_forward_mode() -> bool:
 def has_tangent(x: torch.Tensor) -> bool:
     """Return True if x has a tangent of forward-mode differentiation."""
     return in_forward_mode() and forward_ad.unpack_dual(x).tangent is not None
-
-
-def plain_eager() -> bool:
-    """Return True if an operation of this thread computes values, and at most autograd records it: no transform, mode,
-    tracer or forward mode is active."""
-    return forward_ad._current_level < 0 and not at_work()
 
 
 def in_functorch() -> bool:

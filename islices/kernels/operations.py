@@ -57,7 +57,9 @@ def _ready(x: Host) -> Host:
 
 def _rows(values: Host) -> tuple[Host, str]:
     """Return values as a matrix for kernels, and the name of the values' dtype."""
-    values = _ready(values)
+    flags = values.flags
+    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
+        values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
@@ -156,7 +158,9 @@ def group(indices: Host) -> Groups | None:
         return known
     if n >= ROUSED:
         rouse()
-    indices = _ready(indices)
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
@@ -294,7 +298,10 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     if values.size >= FEW or values.size == 0:
         return None
     rows, name = _rows(values)
-    indices = _NO_INDICES if indices is None else _ready(indices)
+    indices = _NO_INDICES if indices is None else indices
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
     if len(indices) >= ROUSED:
         return None
     found: float = squares.norm_kernel(name, indices.dtype, ord)(rows, indices)

@@ -87,6 +87,8 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     """Return max_norm as a float, or raise TypeError or ValueError."""
+    if type(max_norm) is float and max_norm >= 0:  # nearly always
+        return max_norm
     if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)

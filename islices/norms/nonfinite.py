@@ -22,6 +22,8 @@ NONFINITE = ("propagate", "raise", "zero")
 
 def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
     """Return nonfinite, or raise ValueError for a name that is not accepted."""
+    if type(nonfinite) is str and nonfinite in accepted:
+        return cast(Nonfinite, nonfinite)
     return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 
 

@@ -60,7 +60,7 @@ def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
     for _, x in begun:
         if len(x.gradient) > 1:
             indices.append(x.gradient[1])
-    grouped = compiled.group_all(indices)
+    grouped = iter((compiled.group(indices[0]),) if len(indices) == 1 else compiled.group_all(indices))
     tasks: list[Any] = []
     some: list[Host | None] = []  # the rows that each step updates; None means all rows
     for _, x in begun:

@@ -51,7 +51,7 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once a number has used the count
-        self.exact_lr = self.array_of(h["lr"])
+        self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return the number with this name: a method's result, an attribute, a complement or a hyperparameter."""
@@ -77,7 +77,8 @@ class Numbers:
 
     def correction(self, beta: str) -> Any:
         """Return the bias correction 1 - beta^t."""
-        return self.number(1.0) - self.power(self.h[beta])
+        one = 1.0 if self.E is modes.HOST else self.number(1.0)
+        return one - self.power(self.h[beta])
 
     def correction1(self) -> Any:
         return self.correction("beta1")
@@ -112,7 +113,7 @@ class Numbers:
     def complement(self, name: str) -> Any:
         """Return 1 - x, where x is the hyperparameter with this name."""
         x = self.hyper(name)
-        return 1.0 - x if is_real(x) else self.number(1.0) - x
+        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
         """Return a hyperparameter rounded to float32."""
@@ -178,7 +179,9 @@ def power_of(base: float, t: int) -> float:
     """Return base^t for t >= 1 with the bits of `Numbers.power`, but without the factors for digits far above the
     highest digit of t."""
     size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
-    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
+    factors: list[float] = []
+    for k, x in enumerate(_repeated_squares(base)[:size]):
+        factors.append(x if t >> k & 1 else 1.0)
     while size > 1:
         size //= 2
         factors = list(map(operator.mul, factors[:size], factors[size:]))

@@ -264,7 +264,8 @@ class Optimizer:
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """Implement `Optimizer.step` as a function, because compilers can replace a function."""
-    donate = check_flag(donate, "donate")
+    if donate is not False:
+        donate = check_flag(donate, "donate")
     if opened(table) is None:
         request = optimizer._prepared(table, grad, state, donate, apply)
         check_requests([request])

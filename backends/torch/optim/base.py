@@ -293,14 +293,14 @@ class RowOptimizer(torch.optim.Optimizer):
         """Return the optimizers for a group's current values. Schedulers and users may change the values between
         steps."""
         made = self._made.get(number)
-        if (
-            made is not None
-            and (made.frozen is None or _equal(group["frozen"], made.frozen))
-            and all(group[name] is x for name, x in made.known.items())
-        ):
-            if group["lr"] is not made.rate.value:
-                made.rate.set(group["lr"])
-            return made
+        if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
+            for name, x in made.known.items():  # a loop, because each step runs it and a generator costs calls
+                if group[name] is not x:
+                    break
+            else:
+                if group["lr"] is not made.rate.value:
+                    made.rate.set(group["lr"])
+                return made
         rate, frozen = Rate(group["lr"], self.rule), group["frozen"]
         seen = frozen.clone() if isinstance(frozen, Tensor) else copy.copy(frozen)
         made = Made(*made_from(self.rule, group, rate), rate, known := known_values(self.rule, group), seen)

@@ -44,10 +44,14 @@ def opened(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the state in the form of islices.optim, and the arrays of the state that are new. At the first step all
     arrays are new."""
-    names, stored = ["step", *(spec.name for spec in optimizer._formula.state)], RECORDS[optimizer.name].stored
+    names, state, stored = ["step"], {}, RECORDS[optimizer.name].stored
+    for spec in optimizer._formula.state:
+        names.append(spec.name)
     if "master" in held:
         names.append("master")
-    state = {name: held[stored.get(name, name)] for name in names if stored.get(name, name) in held}
+    for name in names:
+        if (there := stored.get(name, name)) in held:
+            state[name] = held[there]
     if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # then the parameter is 0-d
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
