@@ -1,7 +1,7 @@
 """Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
-By default this code computes for all frameworks whose arrays are in CPU memory. It views the framework's memory as
-NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
+By default this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
+as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
 Active compiled kernels replace NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
 """

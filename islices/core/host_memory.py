@@ -29,7 +29,7 @@ _first_byte: Callable[[Any], c_char] = c_char.from_buffer
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
     """Return a C-ordered array whose memory starts at a multiple of 64 bytes, uninitialised by default.
 
-    `allocate` is np.empty or np.zeros. It makes an array of Python objects without this alignment.
+    `allocate` is np.empty or np.zeros. An array of Python objects does not have this alignment.
     """
     dtype = np.dtype(dtype)
     if dtype.hasobject:  # references to objects are never uninitialised

@@ -36,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        The factor, which is first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs
-        an integer.
+        The factor, first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs an
+        integer.
 
     Returns
     -------
@@ -257,7 +257,7 @@ def add(*xs: Any) -> Any:
     Returns
     -------
     structure of the first argument that is not None
-        A sum of sparse gradients has the type of the first of them. A sum with a dense term is dense.
+        A sum of sparse gradients has the type of the first term. A sum with a dense term is dense.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def without_collector() -> Iterator[None]:
 class Lock:
     """A `threading.RLock` for ``with`` statements that turns the collector off and is unlocked in a forked child.
 
-    Use it only for module variables, since an instance is never garbage collected.
+    Make instances only for module variables, since an instance is never garbage collected.
     """
 
     __slots__ = ("_lock",)

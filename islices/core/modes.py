@@ -1,8 +1,8 @@
 """The choice of how an operation runs: on the host, with the framework's operations, or inside a trace.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
-such method. `run` runs an operation. In mode "host" it passes `HostBackend` and views of the arrays' memory. In mode
-"framework", and for arrays without views (traced, outside CPU memory, gradient recorded), it passes the arrays'
+such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
+mode "framework", and for arrays without views (traced, outside CPU memory, gradient recorded), `run` passes the arrays'
 backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`) if kernels are on and
 support the arguments. NumPy arrays are on the host in both modes.
 """
@@ -35,8 +35,8 @@ def execution(mode: str) -> Iterator[None]:
     ----------
     mode : {"host", "framework"}
         "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In either mode they compute in traced code (jax.jit,
-        tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
+        framework's operations compute, on any device. In either mode the framework's operations compute in traced code
+        (jax.jit, tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def is_traced(backend: Backend, *arrays: Array) -> bool:
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if traced code must keep empty slots, marked by the sentinel index, because it cannot drop them."""
+    """Return True if arrays are traced and slots cannot be dropped, so that the sentinel index marks empty slots."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 

@@ -137,7 +137,10 @@ def broken_backends() -> str:
 
 
 def describe(x: object) -> str:
-    """Return a short text about an object for error messages: its type, and a number or string, or dtype and shape."""
+    """Return a short text about an object for error messages.
+
+    The text contains the type, the value of a number or a string, and the dtype and shape of an array.
+    """
     kind = type(x)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if x is None:

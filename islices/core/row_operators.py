@@ -12,7 +12,7 @@ from islices.backend import Array, Backend
 
 
 class RowOperator(NamedTuple):
-    """An operator of `islices.scatter`. It applies contributions (values of slices) to a row, in order.
+    """An operator with which `islices.scatter` applies contributions (values of slices) to a row, in order.
 
     Exactly one of `sign`, `extreme`, `last` and `fold` is set and defines the implementation on whole arrays.
     """

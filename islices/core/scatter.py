@@ -34,7 +34,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     table : Table, or array of shape (rows, *row_shape)
         A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
     x : sparse gradient
-        It has the framework, dtype and shape of the table (an unknown number of rows matches the table's).
+        A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
         The operation that applies each slice to its row. "update" replaces the row; the last slice of a row wins. "min"
         and "max" are elementwise, with NaN as the result if either operand is NaN.

@@ -192,7 +192,7 @@ class IndexedSlices:
 
     @property
     def device(self) -> Any:
-        """The framework's name for the device of the values; "cpu" for a framework without device names."""
+        """The framework's device of the values, or "cpu" if the framework's arrays do not have a device."""
         values = self._held(0)
         return getattr(values, "device", getattr(values, "context", "cpu"))
 

@@ -17,9 +17,9 @@ from islices.core.slices import IndexedSlices
 
 
 class SlotValues(Deferred):
-    """The values of slots. They are computed on first read, unless `values` already contains them.
+    """The values of slots. The first read computes the values, unless `values` already contains them.
 
-    `values` contains traced values that may be differentiated.
+    `values` is set if the values are traced and may be differentiated.
     """
 
     __slots__ = ("slots", "values")

@@ -57,8 +57,8 @@ def value_and_grad(
     Parameters
     ----------
     fn : callable
-        A function, written with the framework's operations, that returns a loss of one number. It reads tables with
-        `lookup`, any number of times. JAX traces the function, as in jax.jit.
+        A function, written with the framework's operations, that returns a loss of one number. The function reads
+        tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
     argnums : int or sequence of int
         The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
         them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
@@ -77,15 +77,15 @@ def value_and_grad(
         Other arrays get the framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
-        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays have shape (B,
-        *shape). The framework's vmap over the samples of the other array arguments computes them (MXNet has no vmap).
-        fn must then read its batch from those arguments only.
+        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
+        (B, *shape). The framework's vmap over the samples of the other array arguments computes the dense gradients
+        (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
         With per_sample, the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
         time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
         before the last. islices never guesses the axis from lengths.
     check : bool
-        With per_sample, the first eager call on two or more samples checks two of them. The check runs fn twice more
+        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more
         on the batch and twice on one sample. So this call costs about three calls and draws more random numbers. The
         check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
         without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch. Calls
@@ -120,8 +120,8 @@ def value_and_grad(
 
     Notes
     -----
-    Values and gradients are constants to torch's autograd. For second derivatives nest value_and_grad, or use
-    TensorFlow's tape or jax.grad around it.
+    Values and gradients are constants to torch's autograd. For second derivatives, nest calls of value_and_grad, or use
+    TensorFlow's tape or jax.grad around a call.
 
     Examples
     --------

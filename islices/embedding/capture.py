@@ -42,7 +42,7 @@ def capture(model: Any) -> Capture:
     Returns
     -------
     Capture
-        A context manager. Run the model and an ordinary backward pass within it. Then `Capture.gradients` and
+        A context manager. Run the model and an ordinary backward pass within the context. Then `Capture.gradients` and
         `Capture.per_sample` return the gradients, even after the context has ended.
 
     Raises
@@ -180,14 +180,14 @@ class Capture:
         The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
         must not depend on other samples, as it does with batch norm. A capture does not see losses, so it cannot
         check this; `value_and_grad` with per_sample=True can. Ids that the batch shares, such as positions or
-        negatives, belong to no sample. Expand them to one row per sample before the lookup.
+        negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------
         sample_axis : int
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same
-            weights. It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis.
-            For ids with offsets, the bags are the samples.
+            weights; 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis. For
+            ids with offsets, the bags are the samples.
 
         Returns
         -------

@@ -249,8 +249,8 @@ def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     """Return padding_idx as a row number; a negative number counts from the end (SPEC clause 12). None stays None.
 
-    Raise TypeError unless it is an int, and IndexError unless it is a row. If num_rows is None, raise ValueError for a
-    negative number.
+    Raise TypeError for any other object, and IndexError for a number out of range. If num_rows is None, a negative
+    number raises ValueError.
     """
     if padding_idx is None:
         return None
@@ -278,8 +278,8 @@ def drop_padding(x: T, padding_idx: int) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient no longer has the slices of this row (under jax.jit they become padding slots). A dense
-        gradient has zeros in this row.
+        A sparse gradient loses the slices of this row (under jax.jit they become padding slots). A dense gradient gets
+        zeros in this row.
 
     Raises
     ------

@@ -61,7 +61,7 @@ def marked(
 def pays(sparse: str, reads: int, rows: int) -> bool:
     """Return True if `sparse`, "auto" or "always", marks an array of which only rows are read.
 
-    Both mark an array of which at least one row is read; "auto" also requires fewer reads than rows.
+    "always" requires at least one read; "auto" requires at least one read, and fewer rows read than the array has.
     """
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 

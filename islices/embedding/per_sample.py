@@ -165,7 +165,7 @@ class PerSample:
         Parameters
         ----------
         max_norm : float
-            With 0 the result is zeros; with inf it is unchanged.
+            0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
             The effect of a sample's NaN or infinite norm on that sample.
 
@@ -186,7 +186,7 @@ class PerSample:
         return self._whole(self._slices(self.values, self.indices), _factors(self))
 
     def _slices(self, values: Array, indices: Array) -> IndexedSlices:
-        """Return the slices of some samples as one `IndexedSlices`."""
+        """Return slices of the table with these values and indices as one `IndexedSlices`, without samples."""
         padded = modes.keeps_slots(self.backend, values, indices)
         return IndexedSlices._trusted(self.backend, values, indices, self.dense_shape[1:], padded=padded)
 
@@ -317,7 +317,7 @@ def per_sample(
 
 
 def check_axis(sample_axis: Any) -> int:
-    """Return sample_axis as an int. Raise TypeError unless it is an int, and ValueError if it is negative."""
+    """Return sample_axis as an int; raise TypeError for any other object, and ValueError for a negative number."""
     axis = whole_number(sample_axis)
     if axis is None:
         raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
@@ -479,7 +479,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         None is kept.
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a sample's NaN or infinite norm on that sample.
 
@@ -492,8 +492,8 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Raises
     ------
     ValueError, TypeError
-        max_norm is negative or not a number, the leaves' frameworks or numbers of samples differ, or there are no
-        leaves.
+        max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
+        differ, or there are no leaves. Or nonfinite="raise" under a trace.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
 

@@ -32,9 +32,9 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     Returns
     -------
     same type as table
-        The table with scaled rows; use it instead of the argument. JAX arrays and tf.Tensors cannot change, so the
-        result is a copy if a row may change. All other tables change in place, unless the call raises. No gradient is
-        recorded.
+        The table with scaled rows; use the result instead of the argument. JAX arrays and tf.Tensors cannot change, so
+        the result is a copy if a row may change. All other tables change in place, unless the call raises. No gradient
+        is recorded.
 
     Raises
     ------

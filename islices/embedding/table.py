@@ -22,7 +22,7 @@ class Table:
     Parameters
     ----------
     weights : float array, shape (rows, *row_shape)
-        An array of any framework. It is not copied: a tf.Variable or a torch Parameter stays the same object.
+        An array of any framework, which is not copied: a tf.Variable or a torch Parameter stays the same object.
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     scale_by_freq : bool

@@ -49,8 +49,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
         For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype
         (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The others clip the stored values,
-        as those frameworks do.
+        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The other names clip the stored
+        values, as those frameworks do.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def clip_by_norm(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
         element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. With None
@@ -157,7 +157,8 @@ def clip_by_norm(
     -------
     same type as x
         With semantics "islices", the result has the bits of x where the norm is within max_norm, and may share memory
-        with x. If axes are given, semantics "islices" coalesces sparse gradients; otherwise they keep their slices.
+        with x. If axes are given, semantics "islices" coalesces sparse gradients; in all other cases sparse gradients
+        keep their slices.
 
     Raises
     ------
@@ -316,7 +317,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a row's NaN or infinite norm on that row.
 

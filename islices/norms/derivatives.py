@@ -1,4 +1,4 @@
-"""Derivatives of norms and of scaled gradients, which autograd uses instead of differentiating the computation.
+"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of the computation.
 
 `islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
 gives no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this module then

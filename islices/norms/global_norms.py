@@ -78,7 +78,7 @@ def clip_by_global_norm(
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}

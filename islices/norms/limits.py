@@ -75,7 +75,7 @@ class Limit(NamedTuple):
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`. Raise TypeError unless it is a real number or 0-d array, ValueError if below 0.
+    """Return max_norm as a `Limit`; raise TypeError unless it is a real number or an array, ValueError unless >= 0.
 
     `name` is the name of the argument in messages.
     """
@@ -86,7 +86,7 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of `clip_by_value` as a `Limit`. Raise TypeError unless it is a real number or a 0-d array."""
+    """Return a bound of `clip_by_value` as a `Limit`; raise TypeError unless it is a real number or a 0-d array."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_array_backend(bound)
@@ -97,7 +97,7 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
-    """Return max_norm as a float. Raise TypeError unless it is a real number, and ValueError if below 0 or NaN."""
+    """Return max_norm as a float; raise TypeError unless it is a real number, and ValueError unless it is >= 0."""
     if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)

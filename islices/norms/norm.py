@@ -75,7 +75,7 @@ def norm(x: Any, ord: float = 2) -> Any:
 
 
 def check_order(ord: Any, argument: str) -> float:
-    """Return the order of a norm as a float. Raise TypeError unless it is a real number, ValueError unless in EXACT."""
+    """Return the order of a norm as a float; raise TypeError or ValueError for anything other than 1, 2 or inf."""
     if not is_real(ord):
         raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number: 1, 2 or inf")
     if ord not in EXACT:
@@ -389,8 +389,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Returns
     -------
     structure of x
-        The shape is (rows,). The dtype is float64 for float64 input, else float32. For a sparse gradient the result is
-        coalesced slices with the norms of its rows; for a dense array it is a dense array.
+        The shape is (rows,). The dtype is float64 for float64 input, else float32. A sparse gradient becomes coalesced
+        slices with the norms of its rows; a dense array becomes a dense array.
 
     Raises
     ------
@@ -442,7 +442,7 @@ def top_k_rows(x: T, k: int) -> T:
     Returns
     -------
     same type as x
-        The result is coalesced. Under jax.jit it has min(k, slots) slots.
+        The result is coalesced. Under jax.jit the result has min(k, slots) slots.
 
     Raises
     ------
@@ -452,7 +452,7 @@ def top_k_rows(x: T, k: int) -> T:
     Notes
     -----
     The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
-    equal norms, those of lower index stay. SPEC clause 13.
+    equal norms, the rows with lower indices stay. SPEC clause 13.
 
     Examples
     --------

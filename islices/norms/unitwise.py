@@ -60,7 +60,7 @@ def clip_by_block_rms(
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -128,15 +128,15 @@ def adaptive_grad_clip(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     params : Table or dense array for each leaf of x, in the same structure
-        It has the framework and the shape of its leaf.
+        Each has the framework and the shape of the leaf.
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float
         Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
         The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's: all axes if at
-        most one of them has a length other than 1. Otherwise it is axis 0 for two and three dimensions, so the
-        *columns* of a table are units. For four and five dimensions it is all axes except the last.
+        most one of them has a length other than 1. Otherwise the default is axis 0 for two and three dimensions, so the
+        *columns* of a table are units. For four and five dimensions the default is all axes except the last.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -376,7 +376,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
     """Return the norms of the parameters' units, a float64 array of `measured.E`.
 
-    If only the parameters are traced, it is an array of the leaf's framework.
+    If only the parameters are traced, return an array of the leaf's framework.
     """
     leaf, E = measured.leaf, measured.E
     B, values = parts(leaf)
