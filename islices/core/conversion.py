@@ -40,7 +40,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        Only the dimension of rows may be sparse. The object is validated before its framework processes it.
+        Only the dimension of rows may be sparse. islices checks the object before the framework computes with it.
     dense_shape : sequence of int, optional
         A shape that replaces the object's shape, for example for a tf.IndexedSlices whose dense_shape is None.
     validate : bool

@@ -255,7 +255,7 @@ class IndexedSlices:
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows, which must be above every index.
+            A shape with another number of rows. The number must be greater than every index.
 
         Returns
         -------

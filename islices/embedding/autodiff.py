@@ -86,8 +86,8 @@ def value_and_grad(
         before the last. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more
-        on the batch and twice on one sample. So this call costs about three calls and draws more random numbers. The
-        check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
+        on the batch, and once on each of the two. So this call costs about three calls and draws more random numbers.
+        The check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
         without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch. Calls
         that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not compared
         if the batch does not come from the arguments, or if ids have offsets or are ragged.
@@ -566,7 +566,6 @@ HALVES = ("float16", "bfloat16")
 
 
 def _refuse_influence(b: int, subject: str) -> NoReturn:
-    """Raise ValueError, because other samples influence sample b."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
         "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "

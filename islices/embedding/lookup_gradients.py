@@ -82,7 +82,10 @@ def embedding_grad(
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """Return a lookup's slices without padding and absent ids (-1), divided by their frequency if `scale_by_freq`."""
+    """Return a lookup's slices without padding and absent ids (-1).
+
+    If `scale_by_freq`, divide each slice by the number of times that its index occurs in the remaining slices.
+    """
     s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
 

@@ -416,7 +416,7 @@ def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
 def join(
     B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
 ) -> PerSample | None:
-    """Return a table's gradient per sample, joined from `parts` (one per lookup) and products, or None without any.
+    """Return a table's gradient per sample from `parts` (one per lookup) and products, or None if both are empty.
 
     Raise ValueError if the numbers of samples differ.
     """

@@ -1,4 +1,4 @@
-"""Limits of clips: numbers, or 0-d arrays of a framework, known or traced. No gradient flows to a limit.
+"""Limits of clips: numbers, or arrays of one number, known or traced. No gradient flows to a limit.
 
 A limit with a known value is checked; a traced limit is not checked, since traced code cannot raise for a value.
 `Nonfinite` chooses the effect of a NaN or infinite norm. SPEC clause 10. May import: `numpy`, the core below

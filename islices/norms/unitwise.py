@@ -122,7 +122,7 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Scale every unit of a gradient down to a norm of at most clipping times the norm of the parameters' same unit.
+    """Scale every unit of a gradient down to a norm of at most clipping times the norm of that unit of params.
 
     Parameters
     ----------
@@ -151,8 +151,8 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        params has another structure, framework or shape, or axes do not exist. axes is None for six dimensions or more.
-        clipping or eps is negative or NaN, or semantics or nonfinite is unknown.
+        params has another structure, framework or shape, or axes do not exist. axes is None for six dimensions or more,
+        two of them longer than 1. clipping or eps is negative or NaN, or semantics or nonfinite is unknown.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
 
