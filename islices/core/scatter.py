@@ -57,8 +57,8 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     Notes
     -----
     Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are computed
-    in float32 and rounded once at the end. Rows without slices keep their bits. No gradient is recorded. SPEC clause
-    15.
+    in float32 and rounded once at the end. Rows without slices keep their bits. No gradient is recorded.
+    SPEC clause 15.
 
     Examples
     --------

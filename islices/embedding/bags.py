@@ -254,7 +254,10 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
 
 
 def _first_maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the mask of the elements that are the first in their bag to equal the bag's maximum. NaN equals NaN."""
+    """Return the mask of the elements that are the first in their bag to equal the bag's maximum.
+
+    If the maximum is NaN, this is the first NaN.
+    """
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)
     # positions are negated, so that the first is the largest; none and never are not positions
