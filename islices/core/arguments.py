@@ -23,8 +23,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def show(x: object) -> str:
-    """Return a text for messages: the shortened repr of a plain object, or the type of any other object.
+    """Return a text for error messages: the shortened repr of a plain object, else the name of the object's type.
 
+    Plain objects are numbers, strings, bytes, None, and lists and tuples of these.
     The repr of a framework's tensor could end the process, for example if a torch tensor's storage was resized.
     """
     kind = type(x).__name__
@@ -45,14 +46,14 @@ def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
 
 
 def check_flag(x: object, argument: str) -> bool:
-    """Return x as a bool, or raise TypeError."""
+    """Return a bool of Python or NumPy as a bool; raise TypeError for any other object."""
     if type(x) is bool or type(x) is np.bool_:
         return bool(x)
     raise TypeError(f"{argument}: got {show(x)}; accepted is a bool")
 
 
 def whole_number(x: object) -> int | None:
-    """Return x as an int, or None if it is not an integer. An array of one integer counts as an integer."""
+    """Return x as an int, or None if x is not an integer. A 0-d integer array counts as an integer; a bool does not."""
     if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:
@@ -62,7 +63,7 @@ def whole_number(x: object) -> int | None:
 
 
 def is_real(c: object) -> bool:
-    """Return True if c is a real number of Python or NumPy. NumPy's strings and dates are not real numbers."""
+    """Return True if c is a real number of Python or NumPy. Bools, strings and dates are not real numbers."""
     if type(c) is float or type(c) is int:  # nearly always; the check with an abstract class takes ten times as long
         return True
     no_numbers = (bool, np.bool_, np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)

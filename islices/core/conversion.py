@@ -1,7 +1,7 @@
 """Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
-`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. All public functions use these three.
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        Only the dimension of rows may be sparse. The object is validated before its framework processes it.
+        Only the dimension of rows may be sparse. islices checks the object before the framework computes with it.
     dense_shape : sequence of int, optional
-        The shape of an object without a known shape (a tf.IndexedSlices whose dense_shape is None).
+        A shape that replaces the object's shape, for example for a tf.IndexedSlices whose dense_shape is None.
     validate : bool
         False skips the checks that read the indices.
 
@@ -53,10 +53,10 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Raises
     ------
     TypeError
-        x is dense (use `from_dense`), or islices does not know its framework.
+        x is dense (use `from_dense`), islices does not know its framework, or a dtype is not supported.
     ValueError, IndexError
-        x is not row-sparse, its indices do not fit its shape, or it claims to be coalesced but is not. SPEC clauses 1
-        and 2.
+        x is not row-sparse, the indices of x do not fit the shape, or x claims to be coalesced but is not. SPEC
+        clauses 1 and 2.
 
     Examples
     --------
@@ -80,7 +80,10 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
 
 
 def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-    """Return slices that share a native sparse object's memory, after validating the object."""
+    """Return slices that share a native sparse object's memory. If `validate` is False, do not check the indices.
+
+    If `dense_shape` is given, it replaces the object's shape.
+    """
     values, indices, shape, coalesced, padded, look = backend.from_native(x)
     if dense_shape is not None or not is_known(shape):
         shape = check_dense_shape(shape if dense_shape is None else dense_shape)
@@ -109,6 +112,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
     Raises
     ------
+    TypeError
+        s is not an IndexedSlices.
     ValueError
         The framework's type cannot represent s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
 
@@ -140,7 +145,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """Return s without its padding slots. In traced code with static shapes, these slots stay, with zeros as values."""
+    """Return s without padding slots. In traced code with static shapes, the slots stay, with zeros as values."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -160,7 +165,10 @@ def _no_leaf(x: Any, argument: str) -> TypeError:
 
 
 def accept(x: Any, argument: str = "x") -> Any:
-    """Convert x to an IndexedSlices or a dense array; `restored` converts back."""
+    """Return a user's leaf as an IndexedSlices or as the same dense array, or raise TypeError for any other object.
+
+    A sparse object that is not valid raises the errors of `from_native`. `restored` converts results back.
+    """
     if isinstance(x, IndexedSlices):
         return x
     backend = find_backend(x)
@@ -173,7 +181,10 @@ def accept(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """Convert a result to the type of the user's object `given`. If the result is the accepted leaf, return `given`."""
+    """Convert slices to the sparse type of `given`, the user's object that `accept` converted to `leaf`.
+
+    Return any other result unchanged; if the result is `leaf` itself, return `given`.
+    """
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
@@ -183,10 +194,10 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_accepted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """Return the tree with `fn` applied to every leaf; `accept` converts each leaf first, and `restored` the result.
+    """Return the tree with `fn` applied to every leaf. `accept` converts a leaf first; `restored` converts the result.
 
-    `native(backend, x)` is an optional faster implementation for the sparse objects of frameworks with
-    `Backend.native_of_views`. If it returns None, `fn` is applied.
+    None stays None. `native(backend, x)` is an optional faster implementation for the sparse objects of frameworks with
+    `Backend.native_of_views`. If `native` returns None, `fn` is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -207,9 +218,9 @@ def map_accepted(
 
 # ---------------------------------------------------------------------- duplicates
 def coalesce_slices(s: Any) -> Any:
-    """Return s with strictly ascending indices, and without padding unless s is traced.
+    """Return slices with duplicates summed and with strictly ascending indices. Only traced slices keep padding.
 
-    If s is already coalesced, or is a dense array, return s itself.
+    Return s itself if s is a dense array, or is already coalesced and has no padding or is traced.
     """
     if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
@@ -234,7 +245,8 @@ def coalesce_slices(s: Any) -> Any:
 def coalesce_few(B: Backend, x: Any) -> Any:
     """Coalesce a framework's sparse object with one kernel call, which also checks the indices.
 
-    Return None if the kernel cannot do this; then `coalesce_slices` coalesces or raises the error.
+    Return None if the kernel cannot do this. The caller then calls `accept`, which raises the errors, and
+    `coalesce_slices`.
     """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:
@@ -257,8 +269,8 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     ----------
     x : array, shape (rows, *row_shape)
     indices : 1-D array of int32 or int64, optional
-        The rows to store, in this order, each once. The default is every row with a nonzero entry, in ascending
-        order.
+        The rows to store, in this order, without duplicates. The default is every row with a nonzero entry, in
+        ascending order.
 
     Returns
     -------
@@ -269,6 +281,8 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     ValueError
         x is traced and indices is None, so that the nonzero rows are unknown; or indices contains a row twice. SPEC
         clause 1.
+    TypeError, IndexError
+        x is not a dense array, indices are not integers, or an index is out of range.
 
     Examples
     --------
@@ -303,7 +317,10 @@ def nonzero_rows(x: Host) -> Host:
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """Return indices as an array of the backend, after checking that they are integers, in range and distinct."""
+    """Return indices as an array of the backend, after checks: 1-D integers and, unless traced, in range and distinct.
+
+    A NumPy array of integers is converted.
+    """
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
     if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
@@ -332,14 +349,14 @@ def convert(x: Any, backend: str | Backend) -> Any:
     -------
     structure of x
         A sparse leaf becomes an IndexedSlices with the target's arrays; a dense leaf becomes a dense array of the
-        target. dtypes are kept.
+        target. dtypes are kept, but JAX without jax_enable_x64 stores int64 as int32.
 
     Raises
     ------
     TypeError
         The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
     IndexError
-        The target stores int64 indices as int32, and an index does not fit. SPEC clause 1.
+        The target stores int64 as int32, and a number does not fit. SPEC clause 1.
 
     Examples
     --------
@@ -401,7 +418,7 @@ def leaves(tree: Any) -> list[Any]:
     Parameters
     ----------
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Also named tuples, and JAX's registered pytrees.
+        The function also opens named tuples and JAX's registered pytrees.
 
     Returns
     -------
@@ -432,9 +449,9 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        It is called with each leaf as it is in tree. The return value replaces the leaf.
+        The function is called with each object in tree, unconverted. The return value replaces the object.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Also named tuples, and JAX's registered pytrees.
+        The function also opens named tuples and JAX's registered pytrees.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Internal classes of values and indices that are computed on first read.
 
-Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a part calls `Deferred.read`.
-Operations avoid this computation: they read the stored data with `native_look` or `islices.core.slots.slots_in`.
+Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a `Deferred` part calls `read`.
+Operations can avoid this computation: they get the stored data from `native_look` or `islices.core.slots.slots_in`.
 May import: `islices.backend`.
 """
 
@@ -25,14 +25,15 @@ class Deferred:
         raise NotImplementedError
 
     def held(self, owner: Any, part: int) -> Array:
-        """Return an array with the dtype and the device of the part, without computing or checking anything."""
+        """Return an array with the dtype and the device of the part. A subclass may avoid the computation of `read`."""
         return self.read(owner, part)
 
 
 class NativeIndices(Deferred):
-    """The indices of a framework's sparse object, with the `Look` at its arrays, during the call that received it.
+    """The indices of a framework's sparse object, with a `Look` at the values and the indices.
 
-    If the `Look` has views, the array may be None; reading the indices then makes it.
+    Instances exist only during a call of the library. If the `Look` has views, `array` may be None; the first read then
+    makes the array from a view.
     """
 
     __slots__ = ("array", "look")
@@ -48,6 +49,6 @@ class NativeIndices(Deferred):
 
 
 def native_look(s: IndexedSlices) -> Look | None:
-    """Return the `Look` at values and indices of slices made from a framework's sparse object, else None."""
+    """Return the `Look` at the values and indices of s if the indices are `NativeIndices`, else None."""
     indices = s._indices
     return indices.look if type(indices) is NativeIndices else None

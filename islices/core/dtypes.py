@@ -1,4 +1,4 @@
-"""The names of dtypes and the NumPy dtypes that store their values. NumPy lacks bfloat16, whose bits are in uint16.
+"""Names of dtypes, and the NumPy dtypes of host arrays. NumPy lacks bfloat16, so uint16 stores the bits of bfloat16.
 
 May import: `numpy`.
 """
@@ -18,12 +18,12 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def as_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array with bfloat16 values (of ml_dtypes) viewed as uint16, and any other array unchanged."""
+    """Return an array of ml_dtypes' bfloat16 viewed as uint16, and any other array unchanged."""
     # NumPy composes the name on every call, so the kind is compared first
     return array.view(np.uint16) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
 
 
 @cache
 def host_dtype(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of host arrays for a dtype's name; it is uint16 for "bfloat16"."""
+    """Return the NumPy dtype that stores the dtype with this name: uint16 for "bfloat16"."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)

@@ -1,8 +1,8 @@
 """Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
-By default this code computes for all frameworks whose arrays are in CPU memory. It views the framework's memory as
-NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
-Compiled kernels, if active, replace NumPy with the same bits. May import: `numpy`, `islices.backend`,
+By default this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
+as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
+Active compiled kernels replace NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
 """
 
@@ -38,13 +38,13 @@ quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstat
 
 
 def bfloat16_to_float32(bits: Host) -> Host:
-    """Return the float32 values of bfloat16 bit patterns. They are exact: a pattern is the upper half of a float32."""
+    """Return the exact float32 values of bfloat16 bit patterns; a pattern is the upper half of a float32."""
     wide: Host = bits.astype(np.uint32) << np.uint32(16)
     return wide.view(np.float32)
 
 
 def bfloat16_bits(x: Host) -> Host:
-    """Round float32 to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
+    """Round float32 values to bfloat16 (nearest, ties to even), and return uint16 bit patterns; NaN stays NaN."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = ((bits + (np.uint32(0x7FFF) + lowest_kept)) >> np.uint32(16)).astype(np.uint16)
@@ -55,7 +55,7 @@ def bfloat16_bits(x: Host) -> Host:
 
 
 def _refuse_negative(ids: Host, rows: int) -> None:
-    """Raise IndexError for a negative id, which `validate=False` let pass; NumPy would count from the end."""
+    """Raise IndexError for a negative id, which NumPy would count from the end. Unchecked slices may have such ids."""
     if len(ids) and ids.min() < 0:
         raise IndexError(f"index {ids.min()} is out of bounds for axis 0 with size {rows}")
 
@@ -241,7 +241,7 @@ class HostBackend(Backend):
 
 
 def native_order(x: Host) -> Host:
-    """Return x in this machine's byte order, in which bits are compared and sent to other processes.
+    """Return x in this machine's byte order, for code that compares bits or sends bits to other processes.
 
     NumPy arrays may have either byte order.
     """
@@ -271,7 +271,7 @@ def group(indices: Host) -> tuple[Host, Host, Host]:
 
 
 def _stable_order(indices: Host) -> Host:
-    """Return what np.argsort(indices, kind="stable") returns, several times faster for many indices."""
+    """Return np.argsort(indices, kind="stable"), computed several times faster for many small indices."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1
@@ -286,7 +286,7 @@ def _stable_order(indices: Host) -> Host:
 
 
 def _places(order: Host, starts: Host) -> Host:
-    """Return, for each slot, the number of the run that has the slot's index."""
+    """Return, for each slot, the number of the run that contains the slot; the arguments are from `group`."""
     places = np.empty(len(order), np.int64)
     places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
     return places
@@ -295,9 +295,9 @@ def _places(order: Host, starts: Host) -> Host:
 def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sum of each group's rows of values, added left to right (clause 3).
 
-    Layer k adds the k-th occurrence of every row with at least k occurrences, so that each layer is one vectorised
-    addition. The few rows with very many occurrences are finished one by one. In both cases values are gathered piece
-    by piece into a buffer that stays in the caches.
+    For many values and no kernel, layer k adds the k-th occurrence of every row with at least k occurrences, in
+    vectorised additions. The few rows with very many occurrences are finished one by one. In both cases values are
+    gathered piece by piece into a buffer that stays in the caches.
     """
     compiled = kernels.active(values.size)
     if compiled:

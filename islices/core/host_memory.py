@@ -27,7 +27,10 @@ _first_byte: Callable[[Any], c_char] = c_char.from_buffer
 
 
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
-    """Return an uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
+    """Return a C-ordered array whose memory starts at a multiple of 64 bytes, uninitialised by default.
+
+    `allocate` is np.empty or np.zeros. An array of Python objects does not have this alignment.
+    """
     dtype = np.dtype(dtype)
     if dtype.hasobject:  # references to objects are never uninitialised
         return allocate(shape, dtype)
@@ -40,12 +43,12 @@ def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.e
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Host:
-    """Return an array of zeros, aligned as by `empty`, in memory that the operating system has already zeroed."""
+    """Return an array of zeros, aligned like the result of `empty`. The array never reuses a freed block."""
     return empty(shape, dtype, np.zeros)
 
 
 def copied(array: Host, dtype: Any = None) -> Host:
-    """Return a copy of an array, aligned as by `empty`. If a dtype is given, convert the copy to it."""
+    """Return a copy of an array, aligned like the result of `empty`, converted to `dtype` if it is given."""
     out = empty(array.shape, array.dtype if dtype is None else dtype)
     out[...] = array
     return out
@@ -71,7 +74,7 @@ _free: dict[int, Host] = {}
 
 
 class _Block(_Memory):
-    """Memory for one large array; once the last view is gone, another array may use it."""
+    """Memory for one large array; once the last view is gone, another array may use the memory."""
 
     @classmethod
     def array(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:

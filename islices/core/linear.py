@@ -1,8 +1,7 @@
 """Linear operations: scale, divide, concatenate, add.
 
-All other modules use this module to round scalars (clause 18) and to multiply values by scalars. A function is an
-operation (see `islices.core.modes`) if its name starts with an underscore and its first argument is ``B``. SPEC clause
-6.
+Other modules use this module to round scalars (clause 18) and to multiply values by scalars. `join_arrays` and `_sum`
+are operations (see `islices.core.modes`). SPEC clause 6.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        The factor, which is first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs
-        an integer.
+        The factor, first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs an
+        integer.
 
     Returns
     -------
@@ -49,6 +48,8 @@ def scale(x: T, c: Any) -> T:
     ------
     TypeError
         c is not a real number, or x holds integers and c is not an integer.
+    ValueError
+        x holds integers, and c is out of the range of their dtype.
 
     Examples
     --------
@@ -79,7 +80,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """Round a scalar argument as clause 18 requires.
 
     Return a Python number that the values' dtype (float32 for 16-bit values) represents exactly. If c is traced or its
-    gradient is recorded, return a 0-d array of that dtype.
+    gradient is recorded, return an array of that dtype with the shape of c, () or (1,). Raise TypeError or ValueError
+    if c is not accepted.
     """
     dtype = B.dtype(values)
     if type(c) is float and dtype in FLOATS:  # nearly always
@@ -106,9 +108,9 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 
 def round_float(c: float, dtype: str) -> float:
-    """Round c to the dtype in which values of a floating dtype are summed.
+    """Return c rounded to float32, or c itself if `dtype` is "float64". `dtype` is a floating dtype of values.
 
-    If c is out of that dtype's range, return an infinity without a warning.
+    If c is out of the range of float32, return an infinity without a warning.
     """
     if dtype == "float64":
         return c
@@ -137,7 +139,7 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
 
 
 def number_of(B: Backend, c: Array) -> Any:
-    """Return the one element of an array, or None if its dtype is not numeric."""
+    """Return the only element of an array as a Python number, or None if the array's dtype is not in `REAL`."""
     dtype = B.dtype(c)
     if dtype not in REAL:  # some of the other dtypes have no NumPy form
         return None
@@ -152,10 +154,10 @@ def wide_dtype(dtype: str) -> str:
 
 
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-    """Multiply and divide values by scalars, one after the other.
+    """Return values multiplied and divided by scalars; a step is ("mul" or "div", scalar).
 
-    Each step rounds; for 16-bit values the steps are in float32, and the result is rounded to 16 bits once. A scalar is
-    a Python number, a 0-d array, or an array with as many dimensions as values.
+    Each step rounds. For 16-bit values the steps are computed in float32, and the result is rounded to 16 bits once. A
+    scalar is a Python number, a 0-d array, or an array with as many dimensions as `values`.
     """
     if all(isinstance(c, (int, float)) for _, c in steps):
         return modes.run("scaled", B, (values,), steps=steps)
@@ -169,7 +171,7 @@ def concat(xs: Sequence[T]) -> T:
 
     Parameters
     ----------
-    xs : sequence of sparse gradients
+    xs : list or tuple of sparse gradients
         One or more gradients with the same framework, dtype and dense_shape (an unknown number of rows matches any).
 
     Returns
@@ -181,6 +183,8 @@ def concat(xs: Sequence[T]) -> T:
     ------
     TypeError, ValueError
         xs is empty or contains a dense array, or frameworks, dtypes or shapes differ.
+    IndexError
+        An index of a gradient with an unknown number of rows is out of the range of the others' rows.
 
     Examples
     --------
@@ -252,17 +256,21 @@ def add(*xs: Any) -> Any:
 
     Returns
     -------
-    same type and structure as the first that is not None
+    structure of the first argument that is not None
+        A sum of sparse gradients has the type of the first term. A sum with a dense term is dense.
 
     Raises
     ------
     TypeError, ValueError
         Structures, frameworks, dtypes or shapes differ.
+    IndexError
+        An index of a gradient with an unknown number of rows is out of the range of the others' rows.
 
     Notes
     -----
-    For sparse and dense terms, the dense terms are added left to right. Then each coalesced row is added to its row
-    of that sum. Rows without slices keep their bits. SPEC clause 6.
+    For sparse and dense terms, the dense terms are first added left to right. The sparse terms are concatenated and
+    coalesced, and each of their rows is then added to the dense sum. Other rows of the dense sum keep their bits. SPEC
+    clause 6.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Locks that do not block a forked child, and under which no destructor runs.
+"""Locks that do not block a forked child, and that keep Python's garbage collector off while they are held.
 
 A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
 The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits for all these locks and
@@ -34,10 +34,10 @@ class Acquirable(Protocol):
 
 
 class _Collector:
-    """A switch that keeps Python's garbage collector off while any thread is in a block that needs this.
+    """A switch that keeps Python's garbage collector off while any thread is between `pause` and `resume`.
 
-    Code under the switch's lock allocates no object that the collector tracks. A signal handler may interrupt the
-    methods anywhere and call islices.
+    Code under the switch's lock allocates no object that the collector tracks. The methods work even if a signal
+    handler interrupts them anywhere and calls islices.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """Remove the parent's threads from the holders, because the child does not have these threads."""
+        """Remove the threads that the child does not have from the holders. Without holders, restore the collector."""
         self.changing = threading.RLock()
         had = bool(self.holders)
         self.holders = [holder for holder in self.holders if holder == threading.get_ident()]
@@ -84,7 +84,7 @@ def without_collector() -> Iterator[None]:
 class Lock:
     """A `threading.RLock` for ``with`` statements that turns the collector off and is unlocked in a forked child.
 
-    Use it only for module variables, since an instance is never garbage collected.
+    Make instances only for module variables, since an instance is never garbage collected.
     """
 
     __slots__ = ("_lock",)
@@ -122,23 +122,24 @@ _loading = Lock()
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module at its first use, and delay forks until the import is complete."""
+    """Import and return a module; a fork waits until the import is complete."""
     with _loading:
         return importlib.import_module(name)
 
 
 def hold_innermost(lock: Acquirable) -> None:
-    """Make forks also hold another package's lock, after the locks of islices.
+    """Make forks also hold another package's lock, acquired after the locks of islices.
 
-    A thread that holds this lock must not wait for a lock of islices.
+    A thread that holds the other package's lock must not wait for a lock of islices.
     """
     _innermost.append(lock)
 
 
 def _before() -> None:
-    """Acquire all locks, in any order, without holding one while waiting for another.
+    """Acquire the locks of islices, in any order, without holding one while waiting for another.
 
-    So no other thread can wait for a lock of this thread while this thread waits.
+    So no other thread waits for this thread while this thread waits. Skip locks that are still busy after `PATIENCE`
+    seconds. Then acquire the innermost locks.
     """
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE

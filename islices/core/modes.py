@@ -1,9 +1,10 @@
 """The choice of how an operation runs: on the host, with the framework's operations, or inside a trace.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
-such method. `run` runs an operation. In mode "host" it passes `HostBackend` and views of the arrays' memory. In mode
-"framework", and whenever a trace or a gradient is being recorded, it passes the arrays' backend. On the host, compiled
-kernels replace some methods (`islices.kernels.operations.KERNELS`) if kernels are on and support the arguments.
+such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
+mode "framework", and for arrays without views (traced, outside CPU memory, gradient recorded), `run` passes the arrays'
+backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`) if kernels are on and
+support the arguments. NumPy arrays are on the host in both modes.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _mode: ContextVar[str] = ContextVar("islices_execution", default="host")
 
 @contextlib.contextmanager
 def execution(mode: str) -> Iterator[None]:
-    """Choose how operations on concrete arrays run within a ``with`` block.
+    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays the mode has no effect.
 
     Parameters
     ----------
     mode : {"host", "framework"}
         "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In either mode they compute in traced code (jax.jit,
-        tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
+        framework's operations compute, on any device. In either mode the framework's operations compute in traced code
+        (jax.jit, tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
 
     Raises
     ------
@@ -62,24 +63,24 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if a trace is recording and the value of any of the arrays is unknown."""
+    """Return True if the value of any of the arrays is not known yet, because a trace is recording."""
     return any(map(backend.is_traced, arrays))
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if traced code must keep empty slots, marked by the sentinel index, because it cannot drop them."""
+    """Return True if arrays are traced and slots cannot be dropped, so that the sentinel index marks empty slots."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
 def on_host() -> bool:
-    """Return True if `execution` is "host", so that the host computes whenever it can."""
+    """Return True if the mode of `execution` is "host"."""
     return _mode.get() == "host"
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return the facts about arrays; they include views only if the host computes on these arrays now.
+    """Return the `Look` at arrays, with views only if the host may compute on all of these arrays now.
 
-    If the caller already has the backend's `Look` at the arrays, it passes it as `look`.
+    `look` is the backend's `Look` at the arrays if the caller already has it.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
@@ -87,14 +88,14 @@ def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None)
 
 
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
-    """Return NumPy views of the arrays if the host may compute on them now, else None."""
+    """Return NumPy views of the arrays if the host may compute on all of these arrays now, else None."""
     return look_at(backend, arrays).views
 
 
 def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels compute on views of arrays, else None.
+    """Return `islices.kernels.operations` if kernels are on and compute on views of this total size, else None.
 
-    `views` are from `look_at`; they are None if the host does not compute.
+    `views` are from `look_at`; None means that the host does not compute.
     """
     if views is None:
         return None
@@ -105,7 +106,7 @@ def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
 
 
 def kernels_in_traces() -> ModuleType | None:
-    """Return `islices.kernels.operations` if traced code may call kernels, else None."""
+    """Return `islices.kernels.operations` if kernels are on and the mode is "host", else None."""
     return kernels.active() if on_host() else None
 
 
@@ -114,8 +115,7 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    If the caller already has the backend's `Look` at the arrays, it passes it as `look`; that `Look` may cover further
-    arrays after these.
+    `look` is the backend's `Look` at the arrays if the caller already has it; it may cover more arrays after these.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -135,7 +135,7 @@ def run(
 
 
 def _from_host(backend: Backend, out: Any, like: Array) -> Any:
-    """Return a result of the host, or a tuple of results, with the backend's arrays in place of NumPy's."""
+    """Return a result, or a tuple of results, with NumPy arrays converted to the backend's arrays."""
     results = []
     for x in out if isinstance(out, tuple) else (out,):
         if isinstance(x, (np.ndarray, np.generic)):  # NumPy returns np.generic in place of 0-d arrays
@@ -156,7 +156,10 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute a primitive that the adapter lacks, on the host."""
+    """Return the result of a primitive that the adapter lacks, computed on the host from copies or views of arrays.
+
+    In mode "framework" raise NotImplementedError.
+    """
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

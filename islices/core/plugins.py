@@ -19,7 +19,7 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
     """Return a dict from each name in a group to the entry points with this name. There should be one per name.
 
-    The function does not import the objects of the entry points.
+    Entry points of islices itself are left out. The function does not import the objects of the entry points.
     """
     found = _found.get(group)
     if found is None:
@@ -39,7 +39,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def load(subject: str, name: str, points: list[EntryPoint]) -> Any:
-    """Import and return the object of the only entry point with a name.
+    """Import and return the object of an entry point. `points` are all entry points with this name.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The lookup of a backend by an array's type or by name; no framework is imported before it is needed.
 
-The lookup tries, in order, an explicit backend, the cache of known array types, the built-in adapters of imported
-frameworks, and entry points (``islices.backends``). An entry point is tried only after a module with the
-entry point's *name* has been imported. So an unused plug-in costs nothing and cannot fail.
+The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
+built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
+*name* has been imported. So an unused plug-in costs nothing and cannot fail.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def get_backend(name_or_array: Any) -> Backend:
         No backend has that name, or two plug-ins have it.
     TypeError
         The object belongs to no known framework.
+    ImportError
+        A plug-in fails to load, or was written for another version of the protocol.
 
     Examples
     --------
@@ -93,7 +95,7 @@ def get_backend(name_or_array: Any) -> Backend:
 
 
 def find_backend(x: object) -> Backend | None:
-    """Return the backend of an object, or None if it is not an array or a sparse object of a loaded framework."""
+    """Return the backend of an array or a sparse object of an imported framework, or None for any other object."""
     kind = type(x)
     backend = _by_type.get(kind)
     if backend is not None:
@@ -115,7 +117,7 @@ def find_array_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
+    """Yield the backends of imported frameworks: plug-ins, built-in ones, NumPy. Skip backends that fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]
     # numpy is always imported and would come first; move it to the end, since other frameworks subclass NumPy's arrays
     known.append(known.pop(0))
@@ -130,12 +132,15 @@ def loaded_backends() -> Iterator[Backend]:
 
 
 def broken_backends() -> str:
-    """Return text that names the backends that failed to load, for messages about unknown objects."""
+    """Return a text for error messages that lists the backends that failed to load, with their errors."""
     return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
 
 
 def describe(x: object) -> str:
-    """Return a short description of an object for messages: its type, and a few details."""
+    """Return a short text about an object for error messages.
+
+    The text contains the type, the value of a number or a string, and the dtype and shape of an array.
+    """
     kind = type(x)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if x is None:

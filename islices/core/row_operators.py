@@ -1,4 +1,4 @@
-"""The operators with which `islices.core.scatter` changes the rows of a table.
+"""The operators that `islices.core.scatter` applies to the rows of a table.
 
 SPEC clause 15. May import: `islices.backend`.
 """
@@ -12,7 +12,7 @@ from islices.backend import Array, Backend
 
 
 class RowOperator(NamedTuple):
-    """An operator of `islices.scatter`, which applies contributions (values of slices) to a row in order.
+    """An operator with which `islices.scatter` applies contributions (values of slices) to a row, in order.
 
     Exactly one of `sign`, `extreme`, `last` and `fold` is set and defines the implementation on whole arrays.
     """

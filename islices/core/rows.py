@@ -1,7 +1,7 @@
 """Operations on the rows of gradients: coalesce, convert to dense arrays, select.
 
-Each operation is written once, with the primitives of `Backend`. A function is an operation (see `islices.core.modes`)
-if its name starts with an underscore and its first argument is ``B``. SPEC clauses 3 to 5 and 13.
+Each operation is written once, with the primitives of `Backend`. `_filter_slices`, `_filter_dense` and the `_among`
+functions that they call are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MASKS = ("bool", *INDICES)
 
 # ---------------------------------------------------------------------- coalesce, to_dense
 def coalesce(x: T) -> T:
-    """Return the same gradient with duplicate rows summed and with strictly ascending indices.
+    """Return the same gradient with duplicate rows summed and strictly ascending indices.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def coalesce(x: T) -> T:
     Returns
     -------
     same type as x
-        If x is known to be coalesced, the result is x itself. Under jax.jit the result is `padded` and has as many
-        slots as x. The unused slots are at the end, with the index ``rows`` and zeros as values.
+        If x is known to be coalesced and has no padding, the result is x itself. Under jax.jit the result is `padded`
+        and has as many slots as x. The unused slots are at the end, with the index ``rows`` and zeros as values.
 
     Raises
     ------
@@ -66,7 +66,9 @@ def coalesce(x: T) -> T:
 
 
 def to_dense(x: Any) -> Any:
-    """Return the dense arrays that sparse gradients stand for. No other operation allocates arrays of the table's size.
+    """Return the dense arrays that sparse gradients stand for.
+
+    Other operations on gradients allocate arrays of the table's size only if an argument is such an array.
 
     Parameters
     ----------
@@ -153,8 +155,8 @@ def keep_rows(x: T, rows: Any) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient no longer has the other slices (under jax.jit they become padding). A dense gradient has
-        zeros in the other rows.
+        A sparse gradient loses all other slices (under jax.jit they become padding). A dense gradient gets zeros in
+        all other rows.
 
     Raises
     ------
@@ -182,8 +184,8 @@ def drop_rows(x: T, rows: Any) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient no longer has the slices of these rows (under jax.jit they become padding). A dense gradient
-        has zeros in these rows.
+        A sparse gradient loses the slices of these rows (under jax.jit they become padding). A dense gradient gets
+        zeros in these rows.
 
     Raises
     ------
@@ -209,7 +211,7 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without some rows, given as ascending row numbers; these may be most of the table's rows."""
+    """Return slices without the rows in `rows`, ascending row numbers. `rows` may contain most rows of the table."""
     B, dtype = s.backend, s.backend.dtype(s.indices)
     known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # no index is larger
     if not len(known):
@@ -230,7 +232,7 @@ def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> Ind
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """Return (selection, True if it is a mask). The selection is an array of B: row numbers, or a mask of 0 and 1."""
+    """Return (selection, is_mask). The selection is an array of B: row numbers, or an int32 mask of 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         is_mask = B.dtype(rows) not in INDICES
         if is_mask and count is None:
@@ -248,7 +250,10 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 
 
 def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
-    """Return row numbers or a mask as a NumPy array. Raise TypeError for anything else, such as traced values."""
+    """Return row numbers or a mask as a 1-D NumPy array. Raise TypeError for any other object, such as a traced array.
+
+    Raise IndexError for an int that does not fit int64.
+    """
     B = find_backend(rows)
     found: Host | None = None
     if B is None or not B.is_array(rows):
@@ -270,7 +275,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """Raise IndexError for the first int outside the range of int64. NumPy would convert it to another type."""
+    """Raise IndexError for the first int that does not fit int64. NumPy would convert such an int to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:

@@ -1,7 +1,8 @@
 """The application of slices to the rows of a table: add, sub, update, min, max, mul, div.
 
-The table's rows at the slices' indices are read, changed in a copy, and written back. So cost and memory are
-proportional to the number of slices. A call that raises has not written anything. SPEC clause 15.
+Without a compiled kernel or `Backend.add_in_order`, the table's rows at the slices' indices are read, changed in a
+copy, and written back. So cost and memory are proportional to the number of slices, unless the framework's arrays
+cannot change in place. A call that raises has not written anything. SPEC clause 15.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ T = TypeVar("T")
 
 
 def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
-    """Change a table's rows by slices: add them, subtract them, replace rows and so on.
+    """Change a table's rows with slices: add slices to rows, subtract slices, replace rows and so on.
 
     Parameters
     ----------
     table : Table, or array of shape (rows, *row_shape)
         A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
     x : sparse gradient
-        It has the framework, dtype and shape of the table (an unknown number of rows matches the table's).
+        A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
         The operation that applies each slice to its row. "update" replaces the row; the last slice of a row wins. "min"
         and "max" are elementwise, with NaN as the result if either operand is NaN.
     donate : bool
-        True allows JAX to overwrite the table's array; do not use that array afterwards. With False the result is a
+        True allows JAX to overwrite the table's array; do not use that array afterwards. With False, JAX's result is a
         copy. donate has no effect inside jit, or if the framework's arrays change in place.
 
     Returns
@@ -55,8 +56,9 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
 
     Notes
     -----
-    Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are formed
-    in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
+    Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are computed
+    in float32 and rounded once at the end. Rows without slices keep their bits. No gradient is recorded.
+    SPEC clause 15.
 
     Examples
     --------
@@ -123,8 +125,8 @@ def open_tables(
 ) -> tuple[list[Host], list[Array]] | None:
     """Return (views, results) of `Backend.writable` for kernels that write into tables.
 
-    Return None, and change nothing, if kernels cannot write into the memory of a table. The arrays that the kernels
-    read must not share memory with the tables. `held` is the result of `Backend.plain_tables`.
+    Return None if kernels cannot write into the memory of a table; the tables' values are then unchanged. The arrays
+    that the kernels read must not share memory with the tables. `held` is the result of `Backend.plain_tables`.
     """
     if held is not None and held.views is not None:
         B.mark_written(tables)
@@ -146,7 +148,7 @@ def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, 
 
 
 def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
-    """Return a Table or an array with the rows at `ids` set to new rows. ids are unique; None means all rows.
+    """Return a Table or an array with the rows at `ids` set to `rows`. `ids` are unique; None means all rows.
 
     If the table changed in place, the result is the table itself.
     """
@@ -200,7 +202,7 @@ def _accept_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Index
 
 
 def check_shape(s: IndexedSlices, shape: Shape, argument: str) -> None:
-    """Raise ValueError unless the slices fit a table of a shape. An unknown number of rows fits any number."""
+    """Raise ValueError unless the slices fit a table of this shape. An unknown number of rows fits any table."""
     if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
         raise ValueError(
             f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
@@ -214,7 +216,7 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
-    """Return the rows after applying each value, in order, to the row at its `place`."""
+    """Return the rows after applying each values[k], in order, to the row with the position place[k]."""
     how, dtype, count = OPERATORS[op], B.dtype(rows), B.shape(rows)[0]
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
@@ -238,14 +240,17 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """Return -x, so that a minimum becomes a maximum. For integers return -x - 1, since -x of the minimum overflows."""
+    """Return -x, so that a minimum becomes a maximum. For integers return -x - 1, since -x of the least overflows."""
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 
 def _fold_layers(
     B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
 ) -> Array:
-    """Apply values one after the other. Layer k applies the k-th value of every row with more than k values."""
+    """Return the rows after applying values one after the other; every row has at least one value.
+
+    Layer k, from 0, applies value k of every row with more than k values.
+    """
     order, _, starts = group(B.to_numpy(place))
     counts, active = np.diff(starts), np.arange(len(starts) - 1)
     for k in range(int(counts.max(initial=0))):

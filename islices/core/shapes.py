@@ -11,10 +11,10 @@ COMMON_NDIM = 32
 
 
 def size_of(shape: tuple[int | None, ...]) -> int | None:
-    """Return the number of elements of an array with a shape, or None if the number is unknown."""
+    """Return the number of elements of an array with this shape, or None if a dimension is unknown."""
     return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
 
 
 def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Return True if two shapes agree wherever both are known."""
+    """Return True if two shapes have equally many dimensions, and agree in each dimension that both know."""
     return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))

@@ -1,7 +1,7 @@
 """Check that the arrays which a call writes share no memory with each other or with the call's input. SPEC clause 16.
 
-The arrays' memory bounds are sorted and compared first. If the elements of two arrays interleave (columns of one
-buffer), NumPy decides exactly.
+The arrays' memory bounds are sorted and compared first. If bounds overlap, as for columns of one buffer, NumPy compares
+the elements' addresses.
 May import: `numpy`, `islices.backend`.
 """
 
@@ -25,7 +25,7 @@ _Span = tuple[int, int, int, Part]
 
 
 def check_apart(parts: Iterable[Part]) -> None:
-    """Raise ValueError if an element of a written array also belongs to another one of the arrays."""
+    """Raise ValueError if a written array shares an element with another array, or if this cannot be decided."""
     parts = list(parts)
     if _have_owners(parts):
         return None
@@ -43,7 +43,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if each array lies in the memory of a different NumPy array; this is nearly always so."""
+    """Return True if all arrays are NumPy arrays whose memory belongs to different arrays. This is the usual case."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -58,7 +58,7 @@ def _have_owners(parts: Sequence[Part]) -> bool:
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:
-    """Check arrays like `check_apart`, given the arrays' bounds in ascending order, some of which overlap."""
+    """Raise the ValueError of `check_apart`, given the arrays' spans in ascending order."""
     written: list[_Span] = []  # the written spans that end after the current start
     read: dict[int, _Span] = {}  # keyed by identity, since one gradient may belong to many tables
     for span in spans:
@@ -79,7 +79,7 @@ def _check_overlapping(spans: Iterable[_Span]) -> None:
 
 
 def share_memory(B: Backend, a: Array, b: Array) -> bool:
-    """Return True if two arrays of a backend have an element in common."""
+    """Return True if two arrays of a backend have an element in common, or if this cannot be decided."""
     first, second = sorted(B.memory_span(x) or (id(x), id(x) + 1) for x in (a, b))
     if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:
         return False
@@ -87,7 +87,10 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 
 
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return True if two arrays with overlapping bounds have an element in common; a and b are (backend, array)."""
+    """Return True if two arrays with overlapping bounds have an element in common, or if this cannot be decided.
+
+    a and b are (backend, array).
+    """
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True

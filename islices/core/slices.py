@@ -1,7 +1,7 @@
 """IndexedSlices, the container of row-sparse gradients, with its validation, repr and operators.
 
-An instance stores the framework's arrays without a copy. The computations are in `islices.core.rows`,
-`islices.core.linear` and `islices.norms.clip`.
+An instance stores the framework's arrays without a copy. Other modules contain the computations, for example
+`islices.core.rows`, `islices.core.linear` and `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IndexedSlices:
 
     An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
     ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
-    instances; ``==`` raises TypeError.
+    instances; ``==`` of two different instances raises TypeError.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class IndexedSlices:
         padded: bool = False,
         self: Any = None,
     ) -> IndexedSlices:
-        """Return an instance with parts that are known to be valid. If `self` is given, set its parts instead."""
+        """Return an instance with parts that are known to be valid; `self`, if given, is the instance to fill."""
         if self is None:
             self = object.__new__(cls)
         _backend(self, backend)
@@ -139,7 +139,7 @@ class IndexedSlices:
 
     @property
     def values(self) -> Array:
-        """The rows, shape (n, *row_shape)."""
+        """The stored rows, shape (n, *row_shape)."""
         values = self._values
         return values.read(self, 0) if isinstance(values, Deferred) else values
 
@@ -192,7 +192,7 @@ class IndexedSlices:
 
     @property
     def device(self) -> Any:
-        """The framework's name for the device of the values; "cpu" for a framework without device names."""
+        """The framework's device of the values, or "cpu" if the framework's arrays do not have a device."""
         values = self._held(0)
         return getattr(values, "device", getattr(values, "context", "cpu"))
 
@@ -212,12 +212,13 @@ class IndexedSlices:
         Returns
         -------
         IndexedSlices
-            The framework rounds to nearest, ties to even.
+            Conversions to floating dtypes round to nearest, ties to even. JAX without jax_enable_x64 stores int64 as
+            int32.
 
         Raises
         ------
         TypeError
-            The framework, or islices, has no such dtype; or it is float64 in JAX without jax_enable_x64.
+            The framework, or islices, has no such dtype, or dtype is float64 in JAX without jax_enable_x64.
 
         Examples
         --------
@@ -250,15 +251,20 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            New values with the same length n; their floating dtype may differ.
+            New values; the dtype may differ. Without new indices, the framework and the length n stay the same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows, which must be above every index.
+            A shape with another number of rows. The number must be greater than every index.
 
         Returns
         -------
         IndexedSlices
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            The new parts do not fit, as for the constructor.
 
         Examples
         --------
@@ -395,7 +401,7 @@ def shape_with_rows(leaf: Any) -> Shape:
 
 
 def with_values(leaf: Any, values: Array) -> Any:
-    """Return a leaf with other values, without checks."""
+    """Return slices with other values, without checks; for a dense array, return `values`."""
     return leaf._like(values) if isinstance(leaf, IndexedSlices) else values
 
 
@@ -490,9 +496,9 @@ def check_indices(
     argument: str = "indices",
     look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range, and ValueError if `coalesced` is True but false (SPEC clause 2).
+    """Raise IndexError for an index out of range. If `coalesced`, raise ValueError unless indices strictly ascend.
 
-    If the caller already has the backend's `Look` at values and indices, it passes it as `look`.
+    `look` is the backend's `Look` at values and indices if the caller already has it. SPEC clause 2.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

@@ -1,4 +1,4 @@
-"""Gradients whose values are not computed yet; they are stored as rows of a smaller array and a factor.
+"""Gradients whose values are not computed yet. The rows of a smaller array and a factor stand for the values.
 
 The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
 a norm or a step, compiled kernels read the small array and the factor. Reading ``.values`` computes the values. May
@@ -17,7 +17,10 @@ from islices.core.slices import IndexedSlices
 
 
 class SlotValues(Deferred):
-    """The values of slots, which are computed on first read; traced values that may be differentiated are known."""
+    """The values of slots. The first read computes the values, unless `values` already contains them.
+
+    `values` is set if the values are traced and may be differentiated.
+    """
 
     __slots__ = ("slots", "values")
 
@@ -37,18 +40,21 @@ class SlotValues(Deferred):
 
 
 def slots_in(s: IndexedSlices) -> Slots | None:
-    """Return the slots from which a gradient's values are computed, or None if it has only values."""
+    """Return the slots from which a gradient's values are computed, or None if the gradient stores the values."""
     values = s._values
     return values.slots if isinstance(values, SlotValues) else None
 
 
 def slots_of(s: IndexedSlices) -> Slots:
-    """Return the slots of a gradient without computing its values."""
+    """Return the slots of a gradient without computing values. Stored values become slots without a factor."""
     return slots_in(s) or Slots(s.values, s.indices, s.dense_shape[0])
 
 
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
-    """Return the arrays that slices store: (values, indices), or for slots (rows, indices, positions)."""
+    """Return the arrays that slices store: (values, indices), or for slots (rows, indices, positions if any).
+
+    The factor of slots is left out.
+    """
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always
         return values, indices
@@ -59,7 +65,7 @@ def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
 
 
 def expand(B: Backend, slots: Slots) -> Array:
-    """Return the values of all slots, including empty ones."""
+    """Compute and return the values of all slots, including empty slots."""
     values, factor = slots.values, known_factor(B, slots)
     if slots.positions is not None:
         values = modes.run("take", B, (values, slots.positions))
@@ -67,13 +73,13 @@ def expand(B: Backend, slots: Slots) -> Array:
 
 
 def _values_of(s: IndexedSlices) -> Array:
-    """Return the values of slices, with zeros in empty slots."""
+    """Compute and return the values of slices, with zeros in empty slots."""
     B, values = s.backend, expand(s.backend, slots_of(s))
     return modes.run(without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """Return the factor of slots as a number, or as a 0-d array if the factor is traced."""
+    """Return the factor of slots: None if there is none, a number, or a 0-d array if the factor is traced."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor
@@ -100,7 +106,7 @@ def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlice
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """Return s in the form that `times` needs, with its values as slots.
+    """Return s with slots in place of stored values, as `times` needs.
 
     The arrays of s must not change before the values are read.
     """
@@ -108,9 +114,10 @@ def deferred(s: IndexedSlices) -> IndexedSlices:
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """Return s multiplied by a factor on first read. The factor has the dtype in which values are summed.
+    """Return s with slots that have a factor; reading the values multiplies them by the factor.
 
-    Return None if s already has a factor, or if the user could change the values before they are read.
+    The factor is already rounded to the dtype of the multiplication (float32 for 16-bit values). Return None if s
+    already has a factor or has stored values, which the user could change before they are read.
     """
     slots = slots_in(s)
     if slots is None or slots.factor is not None:
@@ -119,7 +126,7 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
-    """Return s with its values given as a differentiable function of its arrays.
+    """Return s with known values, a differentiable function of the arrays of s.
 
     Kernels, which are not differentiated, still read the slots of s.
     """
@@ -128,9 +135,9 @@ def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
-    """Return s multiplied by a factor, with the products given as traced values that may be differentiated.
+    """Return s multiplied by a factor; `values` are the products, traced and perhaps differentiated.
 
-    Kernels, which are not differentiated, read the unscaled array and the factor.
+    Kernels, which are not differentiated, read the unscaled array and the factor, unless s already had a factor.
     """
     B, slots = s.backend, slots_of(s)
     if slots.factor is not None:

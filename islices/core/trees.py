@@ -22,7 +22,7 @@ _LEAVES = {type(None), str, bytes, bool, int, float, complex}
 
 
 def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
-    """Return a container's children and a function that makes such a container from new children; None for a leaf."""
+    """Return (children, rebuild) of a container, or None for a leaf; rebuild(children) makes a similar container."""
     if isinstance(x, dict):
         return list(x.values()), partial(_dict_like, x)
     if isinstance(x, list):
@@ -55,7 +55,7 @@ def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
     """Return the leaves of nested containers in order, including None.
 
-    Raise ValueError for containers nested deeper than `DEEPEST`.
+    Raise ValueError if containers are nested deeper than `DEEPEST`.
     """
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
@@ -87,9 +87,9 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a dict from names to leaves, including None.
 
-    A name is the keys and positions that lead to a leaf, joined with dots; a tree that is one leaf has the name "". The
-    leaves are added to ``into`` if it is given. Raise ValueError if two leaves have the same name, or if a structure is
-    endless; ``into`` then has the leaves found before.
+    A name consists of the keys and positions that lead to a leaf, joined with dots. A tree that is one leaf has the
+    name "". If ``into`` is given, the leaves are added to this dict. Raise ValueError if two leaves have the same name,
+    or if containers are nested deeper than `DEEPEST`; ``into`` then contains the leaves found before.
     """
     found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)
@@ -110,9 +110,10 @@ def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
-    """Return the leaves of `tree` in the order of `first`, which has the same structure.
+    """Return the items of `tree` at the places of the leaves of `first`, in the order of `first`.
 
-    Dicts may have their keys in another order. Raise TypeError, KeyError or ValueError if the structures differ.
+    Dicts may have their keys in another order. Raise TypeError, KeyError or ValueError if `tree` lacks the structure of
+    `first`.
     """
     if isinstance(first, dict):
         if not isinstance(tree, dict) or tree.keys() != first.keys():
@@ -128,7 +129,7 @@ def aligned(first: Any, tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
-    """Return a structure with the container types of `tree` and with leaves from an iterator."""
+    """Return a structure with the containers of `tree`, and with the next items of `leaves` as leaves."""
     found = (tree, None) if isinstance(tree, list) else opened(tree)
     if found is None:
         return next(leaves)

@@ -1,8 +1,8 @@
 """Gradients of a function with respect to tables and dense arrays, on every framework.
 
-The framework differentiates with respect to the rows that `lookup` returned, never with respect to the table
-(`Backend.differentiate`). So the gradient consists of the looked-up rows, and its cost is proportional to their number.
-SPEC clauses 12, 14 and 17.
+The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
+(`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
+of these rows. In JAX a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def value_and_grad(
     Parameters
     ----------
     fn : callable
-        A function, written with the framework's operations, that returns a loss of one number. It reads tables with
-        `lookup`, any number of times. JAX traces the function, as in jax.jit.
+        A function, written with the framework's operations, that returns a loss of one number. The function reads
+        tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
     argnums : int or sequence of int
         The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
         them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
@@ -77,20 +77,20 @@ def value_and_grad(
         Other arrays get the framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
-        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays have shape (B,
-        *shape). The framework's vmap over the samples of the other array arguments computes them (MXNet has no vmap).
-        fn must then read its batch from those arguments only.
+        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
+        (B, *shape). The framework's vmap over the samples of the other array arguments computes the dense gradients
+        (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
         With per_sample, the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
         time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
         before the last. islices never guesses the axis from lengths.
     check : bool
-        With per_sample, the first eager call on two or more samples checks two of them. The check runs fn twice more
-        on the batch and twice on one sample. So this call costs about three calls and draws more random numbers. The
-        check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
-        without the others. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not
-        checked. Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are
-        ragged.
+        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more
+        on the batch, and once on each of the two. So this call costs about three calls and draws more random numbers.
+        The check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
+        without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch. Calls
+        that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not compared
+        if the batch does not come from the arguments, or if ids have offsets or are ragged.
 
     Returns
     -------
@@ -103,24 +103,25 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        A flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks are mixed. The
-        loss is not a floating-point number. A table is used other than by lookup, or looked up where its gradient
-        would be wrong (a TensorFlow loop body). With sparse=, there is a Table, or a marked array does not hold
-        floats. Or fn uses a marked array other than by rows; the message names the primitive and the line.
+        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or
+        frameworks are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked
+        up where its gradient would be wrong (a TensorFlow loop body). With sparse=, there is a Table, or a marked array
+        does not hold floats. Or fn uses a marked array other than by rows; the message names the primitive and the
+        line.
     ValueError
-        A number in argnums is not that of an argument, or the loss has more than one number. Per sample, the loss is
-        not a vector with one entry per sample, or samples influence each other. A function as sparse marks no leaf.
+        A number in argnums is not that of an argument, or the loss has more than one number. With per_sample, the loss
+        is not a vector with one entry per sample, or samples influence each other. A function passed as sparse marks no
+        leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
         The arrays are NumPy's, which record no gradients (use `embedding_grad`). MXNet has no second derivatives and
         no sparse=. sparse= also does not work with per_sample outside of JAX, or in torch within value_and_grad.
 
-
     Notes
     -----
-    Values and gradients are constants to torch's autograd. For second derivatives nest value_and_grad, or use
-    TensorFlow's tape or jax.grad around it.
+    Values and gradients are constants to torch's autograd. For second derivatives, nest calls of value_and_grad, or use
+    TensorFlow's tape or jax.grad around a call.
 
     Examples
     --------
@@ -175,7 +176,7 @@ class GradOptions(NamedTuple):
 
 @dataclass
 class _Samples:
-    """The options of one function with gradients per sample."""
+    """The options and the state of one function with gradients per sample."""
 
     axis: int
     unchecked: bool  # True until the first eager call has been checked
@@ -200,9 +201,9 @@ def _differentiate(
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """Call `Backend.differentiate`.
+        """Return the result of `Backend.differentiate` for the loss of fn.
 
-        If `only` is given, differentiate the loss of that sample and return all losses as aux.
+        If `only` is given, differentiate the loss of that sample, and return all losses as aux.
         """
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
@@ -322,7 +323,7 @@ def _check_count(count: int, samples: int) -> None:
 
 # ---------------------------------------------------------------------- the call
 class _Call:
-    """A call of the user's function with its differentiated arguments, which can be repeated with other arguments."""
+    """A call of the user's function, and the means to repeat the call with other arguments."""
 
     def __init__(
         self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -358,7 +359,10 @@ class _Call:
         self.B = owners[0]
 
     def __call__(self, given: Sequence[Any], others: Mapping[int | str, Any] = MappingProxyType({})) -> tuple[Any, Any]:
-        """Return (loss, aux) for other differentiated arguments and other remaining arguments."""
+        """Return (loss, aux) of fn with `given` as differentiated arguments, after checking the loss.
+
+        `others` replaces remaining arguments, by position or keyword.
+        """
         full = [others.get(k, x) for k, x in enumerate(self.args)]
         for k, x in zip(self.places, given, strict=True):
             full[k] = x
@@ -371,15 +375,15 @@ class _Call:
         return loss, aux
 
     def of_one(self, given: Sequence[Any], others: Mapping[int | str, Any]) -> Array:
-        """Return the loss of a call with one sample."""
+        """Return the loss of a call with one sample, after checking that there is one loss."""
         loss, _ = self(given, others)
         _check_count(self.B.shape(loss)[0], 1)  # type: ignore[arg-type]
         return loss
 
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
-        """Return the differentiated arguments with their variables and tables replaced.
+        """Return the differentiated arguments with new variables and tables.
 
-        All other leaves stay if `keep`, else they become None.
+        Other leaves stay if `keep`, else they become None.
         """
         fresh, others = iter(variables), iter(tables)
 
@@ -402,7 +406,7 @@ def _is_variable(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- gradients of tables
 def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
-    """Return a table's gradient: slices, or a dense array if other operations also used the weights."""
+    """Return a table's gradient: slices, or a dense array if operations other than lookups used the weights."""
     parts = [_slices(B, table, one) for one in uses if isinstance(one, LookedUp)]
     products = [one for one in uses if isinstance(one, ProductUse)]
     dense = [one.gradient for one in uses if isinstance(one, WholeUse)]
@@ -420,7 +424,7 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 
 def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
-    """Return one slice for each id of a lookup, in order."""
+    """Return one slice for each id of a lookup, in order, including padding and absent ids (-1)."""
     weights, combiner = table._source.weights, one.static.combiner
     present = one.extras[-1] if one.static.absent else None  # 1 for each id that is a row
     rows, *row_shape = B.shape(weights)
@@ -498,7 +502,7 @@ def _table_samples(
     count: int,
     names: Sequence[str],
 ) -> list[PerSample]:
-    """Return each table's gradient per sample; `count` is the number of losses."""
+    """Return each table's gradient per sample. Raise ValueError unless each has `count` samples, one per loss."""
     found = zip(tables, lookups, names, strict=True)
     made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
     known = [x for x in made if x is not None]
@@ -520,7 +524,10 @@ class _Batch:
         self.sizes = {shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)}
 
     def check(self, losses: int | None = None) -> int:
-        """Return the number of samples, or raise ValueError if it differs between arguments or from the losses."""
+        """Return the number of samples in the arrays.
+
+        Raise ValueError if there are no arrays, or if the number differs between arrays or from `losses`.
+        """
         sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
         if len(sizes) != 1 or not self.arrays:
             raise ValueError(
@@ -539,7 +546,7 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments with arrays of one sample, shape (1, ...), made from one sample of `data`."""
+        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, (1, ...)."""
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 
@@ -559,7 +566,6 @@ HALVES = ("float16", "bfloat16")
 
 
 def _refuse_influence(b: int, subject: str) -> NoReturn:
-    """Raise ValueError, because other samples influence sample b."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
         "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "
@@ -569,13 +575,16 @@ def _refuse_influence(b: int, subject: str) -> NoReturn:
 
 
 def _largest_two(B: Backend, losses: Array) -> list[int]:
-    """Return the two samples with the largest finite losses."""
+    """Return the two samples whose losses have the largest absolute values. NaN and infinite losses come last."""
     size = np.abs(_host(B, losses))
     return [int(b) for b in np.argsort(-np.where(np.isfinite(size), size, -1.0), kind="stable")[:2]]
 
 
 def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> None:
-    """Check that the gradient of sample b's loss is 0 or NaN in the slices of all other samples."""
+    """Raise ValueError unless the gradient of sample b's loss is 0 or NaN in all slices and products of other samples.
+
+    `tables` are the gradients of sample b's loss with respect to each table.
+    """
     for name, x in zip(names, tables, strict=True):
         B = x.backend
         others = np.arange(x.dense_shape[0]) != b
@@ -592,7 +601,7 @@ def _is_set(x: Host) -> Any:
 
 
 def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
-    """Check that the loss of sample b in the batch agrees with the loss that fn returns for only this sample."""
+    """Raise ValueError unless losses[b] is close to `alone`, the loss that fn returns for only this sample."""
     if not _is_close(B, losses[b : b + 1], alone):
         _refuse_influence(b, "the loss differs between the whole batch and one sample")
 

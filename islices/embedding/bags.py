@@ -3,8 +3,9 @@
 The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So both
 have the same bits on every framework, and run on the host unless another gradient is recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, out of range under a trace) stay in their slots, with zeros as values.
-Adding zeros does not change a sum, shapes stay static, and the gradient has one slice per occurrence.
+Members that do not count (padding, masked, absent, out of range under a trace) stay in their slots, with zeros as
+values, or -inf for "max". Such values change no result, shapes stay static, and the gradient has one slice per
+occurrence.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ class BagMembers(NamedTuple):
         return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
 
     def over(self, arrays: Sequence[Array]) -> BagMembers:
-        """Return the same bags with other arrays, in the order of `arrays`."""
+        """Return the same bags with other arrays, given in the order of the property `arrays`."""
         segments, bags, *rest = arrays
         keep = None if self.keep is None else rest.pop(0)
         return BagMembers(segments, bags, self.combiner, keep, rest[0] if rest else None)
 
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """Return `fn(B, *arrays, bags)`, computed on the host or by the framework, with all arrays converted for it."""
+        """Return `fn(B, *arrays, bags)`, run as an operation (see `islices.core.modes`)."""
         own = len(arrays)
         return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
@@ -79,7 +80,7 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMemb
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
-    """Return bags of a table's rows at ids (n,), with the bits of `reduce_bags`, without gathering the rows first.
+    """Return bags of a table's rows at ids (n,), with the bits of `reduce_bags`. Compiled kernels gather no rows first.
 
     The combiner must be in `LINEAR`, without weights. Traced ids that are out of range do not count.
     """
@@ -101,9 +102,10 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
-    """Return the sums of the bags, computed by a compiled kernel on host arrays. keep, if given, is the last array.
+    """Return the sums of the bags, computed by a compiled kernel.
 
-    The ids and segments must be in range.
+    `views` are host arrays: the table, the ids, the arrays of `BagMembers` without weights. Ids and segments are in
+    range.
     """
     table, ids, segments, bags, *keep = views
     named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
@@ -115,7 +117,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """Return `keep` with 0 for each id that is out of range."""
+    """Return `keep`, or ones if it is None, with 0 for each id that is out of range."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
@@ -130,7 +132,7 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Arr
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return a function that sums bags; each call returns the same object, because it is the key of compiled code."""
+    """Return a function that sums bags: one object per backend, because the function is a key of compiled code."""
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
         B, table, ids, BagMembers(segments, bags, "sum", keep)
     )
@@ -156,13 +158,13 @@ def _reduce(B: Backend, rows: Array, bags: BagMembers) -> Array:
 
 
 def _counting(B: Backend, rows: Array, bags: BagMembers) -> tuple[Array, BagMembers]:
-    """Return rows and weights in the dtype of sums, with zeros for members that do not count."""
+    """Return (rows, bags) with rows and weights in the dtype of sums, and with zeros for members that do not count."""
     weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
     return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
 
 
 def _average(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the sums of the bags divided by the bags' divisors; the arguments are from `_counting`."""
+    """Return the (weighted) sums of the bags, divided by the bags' divisors; the arguments are from `_counting`."""
     if bags.weights is not None:
         x = B.round_product(x, B.as_column(bags.weights, x))
     return _divided(B, _fold(B, x, bags), bags)
@@ -180,7 +182,7 @@ def _numbers(B: Backend, bags: BagMembers) -> Array:
 
 
 def _divisor(B: Backend, bags: BagMembers, dtype: str) -> Array:
-    """Return the divisor of each bag's sum in the dtype of sums, or 0 for an empty bag."""
+    """Return the divisor of each bag's sum in the dtype of sums, or 0 for a bag without members that count."""
     weights = bags.weights
     if weights is None:
         total = B.astype(_numbers(B, bags), dtype)
@@ -208,7 +210,7 @@ def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
 
 
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
-    """Return x and segments; if the number of bags is unknown in a trace, put one neutral row per bag before them.
+    """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before x.
 
     The segments do not ascend then.
     """
@@ -220,7 +222,7 @@ def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> t
 
 
 def _maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the elementwise maximum of the members that count in each bag, or zeros for a bag without members."""
+    """Return the elementwise maximum of the members that count in each bag, or zeros for a bag without such members."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
     return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), 0.0, top)
 
@@ -254,7 +256,10 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
 
 
 def _first_maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
-    """Return the mask of the elements that are the first in their bag to equal the bag's maximum. NaN equals NaN."""
+    """Return the mask of the elements that are the first in their bag to equal the bag's maximum.
+
+    If the maximum is NaN, this is the first NaN.
+    """
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)
     # positions are negated, so that the first is the largest; none and never are not positions

@@ -35,28 +35,29 @@ def capture(model: Any) -> Capture:
     ----------
     model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
         A model with torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it.
-        Its code and weights do not change. The framework's gradients may be sparse or dense. On torch and Keras the
-        weights may be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where
+        The model's code and weights do not change. The framework's gradients may be sparse or dense. On torch and Keras
+        the weights may be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where
         models are functions, use `value_and_grad` with ``sparse=``.
 
     Returns
     -------
     Capture
-        A context manager. Run the model and an ordinary backward pass within it. Then `Capture.gradients` and
+        A context manager. Run the model and an ordinary backward pass within the context. Then `Capture.gradients` and
         `Capture.per_sample` return the gradients, even after the context has ended.
 
     Raises
     ------
     TypeError
-        The model's type is not supported, or it has no embedding layers that can be hooked; the message says why.
+        The model's type is not supported. Entering the context raises TypeError if the model has no stock embedding
+        layers, or if a layer cannot be hooked.
 
     Notes
     -----
     The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
     (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. The captured gradient
-    covers the captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC
-    clause 12, which differs from torch's EmbeddingBag(scale_grad_by_freq=True). Tied weights per sample follow clause
-    14.
+    covers the captured layers, as if nothing else used the weights. SPEC clause 12 defines scaling by frequency, which
+    torch's EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights
+    per sample.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def capture(model: Any) -> Capture:
 
 @contextmanager
 def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
-    """Replace a method of an instance within a ``with`` block; adapters hook layers with this."""
+    """Replace a method of an instance within a ``with`` block. Adapters hook layers with this context."""
     before = {name: vars(x)[name]} if name in vars(x) else {}
     vars(x)[name] = by  # not by assignment, which some frameworks track
     try:
@@ -155,13 +156,15 @@ class Capture:
         Returns
         -------
         dict of str to IndexedSlices
-            A gradient has one slice for each looked-up row except padding, in the order of the forward passes. It is
-            not coalesced. It is empty for a layer that was not used or that no gradient reached. It is a dense array if
-            the weights are also an output layer. Weights that several layers share have one gradient, under the first
-            layer's name.
+            A gradient has one slice for each looked-up row except padding, in the order of the forward passes, not
+            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. A layer whose
+            weights also served as an output layer has a dense array. Weights that several layers share have one
+            gradient, under the first layer's name.
 
         Raises
         ------
+        RuntimeError
+            No captured layer has run.
         TypeError
             Another operation also used the weights, and its gradient would be missing here.
         """
@@ -177,14 +180,14 @@ class Capture:
         The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
         must not depend on other samples, as it does with batch norm. A capture does not see losses, so it cannot
         check this; `value_and_grad` with per_sample=True can. Ids that the batch shares, such as positions or
-        negatives, belong to no sample. Expand them to one row per sample before the lookup.
+        negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------
         sample_axis : int
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same
-            weights. It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis.
-            For ids with offsets, the bags are the samples.
+            weights; 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis. For
+            ids with offsets, the bags are the samples.
 
         Returns
         -------
@@ -194,6 +197,10 @@ class Capture:
 
         Raises
         ------
+        RuntimeError
+            No captured layer has run.
+        NotImplementedError
+            A layer scales by frequency.
         TypeError
             Another operation also used the weights, and its gradient cannot be split by sample.
         ValueError
@@ -214,9 +221,10 @@ class Capture:
         return made
 
     def _arrived(self) -> Iterator[tuple[str, list[LayerUse], list[ProductUse]]]:
-        """Yield, for each layer's weights, the uses that a gradient reached: lookups, and products with them.
+        """Yield (layer's name, lookups, products) for each layer's weights, with only the uses that a gradient reached.
 
-        Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived.
+        Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived. Raise TypeError
+        if another operation used the weights.
         """
         if not self._seen and not self._uses:
             raise RuntimeError(
@@ -272,7 +280,7 @@ class Capture:
 
 
 def _is_pending(use: Use) -> bool:
-    """Return True if the backward pass of a use may still bring a gradient."""
+    """Return True if a use has no gradient yet, and a backward pass may still set it."""
     if isinstance(use, OtherUse) or use.upstream is not None:
         return False
     return use.awaited is not None and use.awaited() is not None

@@ -32,7 +32,10 @@ def check_invalid(invalid: object) -> bool:
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """Return ids, offsets or lengths as an int32 or int64 array of the backend."""
+    """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if this is impossible.
+
+    Floats that are whole numbers are accepted if `Backend.whole_floats` is set; IndexError names one beyond int64.
+    """
     if isinstance(ids, np.ndarray):
         ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
         if not B.is_array(ids):
@@ -69,7 +72,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
-    """Return floats that must be whole numbers as a flat float64 array."""
+    """Return floats as a flat float64 array, or raise TypeError unless all of them are whole numbers."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
     whole = np.isfinite(flat) & (np.trunc(flat) == flat)
@@ -119,7 +122,7 @@ def _along_axis(B: Backend, ids: Array, *, axis: int) -> Array:
 
 
 def spread(B: Backend, numbers: Array, values: Array, axis: int = 0) -> Array:
-    """Return a flat array with one number per element of values, taken from int32 `numbers` along an axis.
+    """Return a flat int32 array with one number per element of `values`: numbers[k] at position k along an axis.
 
     This function is an operation (see `islices.core.modes`).
     """
@@ -139,12 +142,15 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
 
 
 def axis_back(B: Backend, x: Array, axis: int) -> Array:
-    """Return x with its first axis moved back to `axis`; it undoes `axis_first`. Call it within `Backend.scope`."""
+    """Return x with its first axis moved to `axis`, the inverse of `axis_first`. The caller enters `Backend.scope`."""
     return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """Return mask as an int32 array of the backend with the shape of ids: 0 for False, 1 for True. None stays None."""
+    """Return mask as an int32 array of the backend with the shape of ids: 0 for False, 1 for True. None stays None.
+
+    Raise TypeError for another kind of mask, and ValueError for another shape.
+    """
     if mask is None:
         return None
     refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")

@@ -1,4 +1,4 @@
-"""The search for bags in ids: along the last axis, at offsets, with lengths, or in a framework's ragged array.
+"""Bags of ids: along the last axis, at offsets, with lengths, or in a framework's ragged array.
 
 SPEC clause 19. A layout assigns each id to a bag; `islices.embedding.bags` reduces the bags.
 """
@@ -18,7 +18,7 @@ from islices.embedding.ids import along_axis, check_ids
 class BagLayout(NamedTuple):
     """The assignment of ids to bags."""
 
-    segments: Array  # the bag of each id, a flat int32 array; ascending except for ids in no bag
+    segments: Array  # the bag of each id, a flat int32 array; ascending except for ids in no bag, and tf.SparseTensors
     bags: Array  # an array with one entry per bag
     shape: Shape  # the shape in which the bags are arranged
     present: Array | None = None  # int32: 1 for each id in a bag, else 0; None if all ids are in bags
@@ -35,7 +35,10 @@ class Ragged(NamedTuple):
     lengths: Array | None  # the lengths of a pair, else None
 
     def with_rows(self, rows: Array) -> Any:
-        """Return looked-up rows (n, ..., *row_shape) as a ragged array with the structure of the ids."""
+        """Return looked-up rows (n, ..., *row_shape) in the form of the ids: a ragged array, or a pair (rows, lengths).
+
+        Raise ValueError if the framework has no ragged array of rows.
+        """
         if self.parts is None:
             return rows, self.lengths
         if self.parts.with_rows is None:
@@ -46,7 +49,10 @@ class Ragged(NamedTuple):
         return self.parts.with_rows(rows)
 
     def with_bags(self, bags: Array) -> Any:
-        """Return reduced bags (bags, *row_shape) in the structure of the ids without the innermost dimension."""
+        """Return bags (bags, *row_shape) in the structure of the ids without the innermost dimension.
+
+        For a pair the result is the array `bags`.
+        """
         return bags if self.parts is None else self.parts.with_bags(bags)
 
 
@@ -97,7 +103,10 @@ def _check_offsets(starts: Host, n: int | None) -> None:
 
 
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
-    """Return the bags of ids (n,) that end at `ends`; the first bag starts at 0. If `full`, the last ends with ids."""
+    """Return the bags of ids (n,) that end at `ends`; the first bag starts at 0.
+
+    If `full`, the last bag ends with the last id, so that each id is in a bag.
+    """
     bags = B.shape(ends)
     with B.scope():
         segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
@@ -114,7 +123,7 @@ def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayo
 
 
 def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
-    """Return the bags with these lengths, which follow one another in values (n,)."""
+    """Return the bags with these lengths, one after the other from the start of values (n,)."""
     n, shape = B.shape(values)[0], B.shape(lengths)
     if len(shape) != 1:
         raise ValueError(f"ids: got lengths of shape {shape}; accepted is one dimension (bags,)")
@@ -155,9 +164,10 @@ def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
-    """Return the values of weights or of a mask for ragged ids.
+    """Return the values of weights, of a mask or of an upstream gradient for ragged ids.
 
-    The weights or the mask must be ragged like the ids, or have the shape of the ids' values.
+    None and arrays are returned unchanged. Raise TypeError for any other object that is not ragged, and ValueError for
+    one with other rows than the ids.
     """
     if x is None or B.is_array(x) or isinstance(x, np.ndarray):
         return x
@@ -173,7 +183,7 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
 
 
 def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
-    """Return True if two ragged arrays have the same row lengths, as far as these are known."""
+    """Return True if two ragged arrays are of one kind and have the same row lengths; traced lengths count as equal."""
     if one.kind != other.kind or len(one.structure) != len(other.structure):
         return False
     for a, b in zip(one.structure, other.structure, strict=True):

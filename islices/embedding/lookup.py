@@ -1,7 +1,7 @@
 """Lookups of a table's rows, single or reduced in bags.
 
-SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces them and
-computes the gradient.
+SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces the bags and
+computes the gradient of the reduction.
 """
 
 from __future__ import annotations
@@ -64,24 +64,25 @@ def lookup(
     table : Table, or float array of shape (rows, *row_shape)
         For a plain array, the framework computes the gradient as usual.
     ids : integer array of any shape, or ragged
-        They belong to the table's framework or to NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids
-        may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
-        layout=torch.jagged. With a combiner they may be a tf.SparseTensor (bags along its last axis). They may also
-        be a pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values
-        after the last row are ignored.
+        An array of the table's framework or of NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids may
+        be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
+        layout=torch.jagged. With a combiner, ids may be a tf.SparseTensor (bags along its last axis). Ids may also be a
+        pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values after the
+        last row are absent, but must be in range.
     padding_idx : int, optional
-        The row that gets no gradient and is not a member of a bag; a negative number counts from the end. The default
-        is the Table's padding_idx; a different number raises.
+        The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
+        has a padding_idx, this is the default, and a different number raises.
     mask : boolean array of ids' shape, optional
-        False excludes the row from its bag and from the gradient, even if the row has NaN. For ragged ids the mask has
-        the same ragged form, or the shape of the ids' values.
+        False excludes the row from its bag and makes its gradient zero, even if the row has NaN. Without a combiner the
+        result still contains the row. For ragged ids the mask has the same ragged form, or the shape of the ids'
+        values.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
         weights). sqrtn divides by the square root of that number (weighted: by the root of the sum of the squares).
         A bag without members gives zeros and no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
-        A factor for each member, which gets a gradient too; "max" accepts no weights. For ragged ids, weights may have
+        A factor for each member; factors get a gradient too. "max" accepts no weights. For ragged ids, weights may have
         the forms that mask may have.
     offsets : int32 or int64 array, shape (bags,), optional
         The start of each bag in ids, ascending from 0; ids then has one dimension.
@@ -175,7 +176,7 @@ def lookup(
 
 
 class _Request(NamedTuple):
-    """A lookup whose arguments have been checked together."""
+    """A lookup with checked ids and options; the mask is still as the user passed it."""
 
     B: Backend
     source: Source
@@ -207,7 +208,7 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
     """Return the rows of ids, or bags of these rows. For an absent id the row is arbitrary.
 
-    `bags` is (a function that reads bags, the reduction's name, two arrays): the bag of each id, and one entry per bag.
+    `bags`, if not None, is (a function that reads bags, the combiner, the segments and the bags of a `BagLayout`).
     """
     B, source, ids, options, _, extras, present = request
     weights = source.weights
@@ -281,7 +282,7 @@ def members(
 ) -> Array | None:
     """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0; None if all ids count.
 
-    If `in_range`, ids are not compared with `rows`, so that traced ids may be out of range.
+    Traced ids that are out of range do not count, unless `in_range` is True.
     """
     masks = [] if mask is None else [mask]
     with B.scope():

@@ -40,8 +40,8 @@ def embedding_grad(
     Parameters
     ----------
     upstream : float array, shape (*ids.shape, *row_shape)
-        The gradient with respect to the looked-up rows. For ragged ids it is ragged too, or has the shape of the ids'
-        values.
+        The gradient with respect to the looked-up rows. For ragged ids, upstream is ragged too, or is an array with one
+        row per id.
     ids : int32 or int64 array of any shape, or ragged as in `lookup`
         The ids of the lookup, an array of the same framework or of NumPy.
     num_rows : int
@@ -59,7 +59,8 @@ def embedding_grad(
     -------
     IndexedSlices
         The slices in order of occurrence, not coalesced. Slices of the padding row and of absent ids are left out;
-        under jax.jit they become padding slots. If nothing is left out, the result shares memory with upstream and ids.
+        under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the result may
+        share memory with upstream and ids.
 
     Raises
     ------
@@ -81,7 +82,10 @@ def embedding_grad(
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """Return a lookup's slices without padding and absent ids (-1), divided by their frequency if `scale_by_freq`."""
+    """Return a lookup's slices without padding and absent ids (-1).
+
+    If `scale_by_freq`, divide each slice by the number of times that its index occurs in the remaining slices.
+    """
     s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
 
@@ -115,7 +119,10 @@ def _select_counting(
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
-    """Return the mask of the indices that get a gradient: all rows except padding."""
+    """Return the mask of the indices that get a gradient: indices in range, except padding.
+
+    If no index is absent or traced, all indices must be in range.
+    """
     if padding is None:
         return B.in_range(indices, rows)
     if not absent and not B.is_traced(indices):
@@ -125,12 +132,12 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an array like `like` whose indices are out of range."""
+    """Return an array of shape (1,) with the dtype of `like` that contains -1, an index out of range."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
 class Upstream(NamedTuple):
-    """The slices of an upstream gradient, with the facts about its ids. Ragged ids are given by their values."""
+    """The slices of an upstream gradient, with the ids of the lookup. For ragged ids, `ids` contains their values."""
 
     slices: IndexedSlices
     ids: Array
@@ -174,8 +181,8 @@ def flat_slices(
 ) -> IndexedSlices:
     """Return one slice for each id, in order, with the values of `upstream`, or zeros where mask is False.
 
-    `upstream` has the shape (*ids.shape, *row_shape). If `absent`, negative ids are allowed and keep their slices, and
-    ids that are not present become -1.
+    `upstream` has the shape (*ids.shape, *row_shape). If `absent`, negative ids are allowed and keep their slices. Ids
+    for which `present` is 0 become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
@@ -204,7 +211,10 @@ def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
 def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
-    """Return one slice for each id, in order: the gradient at its bag, from upstream (number of bags, *row_shape)."""
+    """Return one slice for each id, in order: the row of `upstream`, (number of bags, *row_shape), of the id's bag.
+
+    Ids for which `present` is 0 become -1.
+    """
     indices = flat_ids(B, ids)
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
@@ -240,7 +250,11 @@ def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
 
 
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
-    """Return padding_idx as a row number; a negative number counts from the end (SPEC clause 12)."""
+    """Return padding_idx as a row number; a negative number counts from the end (SPEC clause 12). None stays None.
+
+    Raise TypeError for any other object, and IndexError for a number out of range. If num_rows is None, a negative
+    number raises ValueError.
+    """
     if padding_idx is None:
         return None
     p = whole_number(padding_idx)
@@ -267,13 +281,15 @@ def drop_padding(x: T, padding_idx: int) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient no longer has the slices of this row (under jax.jit they become padding slots). A dense
-        gradient has zeros in this row.
+        A sparse gradient loses the slices of this row (under jax.jit they become padding slots). A dense gradient gets
+        zeros in this row.
 
     Raises
     ------
     IndexError
         padding_idx is not a row. SPEC clause 12.
+    TypeError, ValueError
+        padding_idx is not an int, or is negative for an unknown number of rows.
 
     Examples
     --------
@@ -306,7 +322,7 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        x has a dense array, for which the number of occurrences is unknown. SPEC clause 12.
+        x has a dense array, for which the number of occurrences is unknown, or holds integers. SPEC clause 12.
 
     Examples
     --------

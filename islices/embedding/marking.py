@@ -1,4 +1,4 @@
-"""The choice of the leaves that get row-sparse gradients, with the argument sparse= of `value_and_grad`.
+"""The choice of the leaves that get row-sparse gradients, from the argument sparse= of `value_and_grad`.
 
 SPEC clause 12.
 """
@@ -22,10 +22,11 @@ AUTO, ALWAYS = "auto", "always"
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that `sparse` marks; for "auto" and "always", of all leaves that it may mark.
+    """Return the positions of the leaves that `sparse` marks, or may mark if it is "auto" or "always".
 
     `names` are the leaves' paths, and `floats` the positions of the float arrays that may have row-sparse gradients.
-    `prefix` converts a pytree of flags to one flag per leaf, or raises ValueError.
+    `prefix` converts a pytree of flags to one flag per leaf, or raises ValueError. Raise TypeError or ValueError if
+    `sparse` is not accepted.
     """
     if isinstance(sparse, str):
         if sparse not in (AUTO, ALWAYS):
@@ -58,9 +59,9 @@ def marked(
 
 
 def pays(sparse: str, reads: int, rows: int) -> bool:
-    """Return True if `sparse` marks an array that is read only by rows.
+    """Return True if `sparse`, "auto" or "always", marks an array of which only rows are read.
 
-    "auto" marks an array that has more rows than are read.
+    "always" requires at least one read; "auto" requires at least one read, and fewer rows read than the array has.
     """
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 

@@ -83,7 +83,7 @@ class PerSample:
     def _trusted(
         cls, backend: Backend, parts: tuple[Array, Array, Array, tuple[Product, ...]] | Deferred, dense_shape: Any
     ) -> PerSample:
-        """Return an instance with these parts: values, indices, samples and products."""
+        """Return an instance, without checks; `parts` are (values, indices, samples, products)."""
         self = object.__new__(cls)
         for name, x in {"backend": backend, "_parts": parts, "dense_shape": dense_shape}.items():
             object.__setattr__(self, name, x)
@@ -94,7 +94,7 @@ class PerSample:
 
     @property
     def values(self) -> Array:
-        """The rows of all slices, one after the other."""
+        """The rows of all slices, shape (n, *row_shape)."""
         return self._part(0)
 
     @property
@@ -166,7 +166,7 @@ class PerSample:
         Parameters
         ----------
         max_norm : float
-            With 0 the result is zeros; with inf it is unchanged.
+            0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
             The effect of a sample's NaN or infinite norm on that sample.
 
@@ -187,12 +187,12 @@ class PerSample:
         return self._whole(self._slices(self.values, self.indices), _factors(self))
 
     def _slices(self, values: Array, indices: Array) -> IndexedSlices:
-        """Return the slices of some samples as one `IndexedSlices`."""
+        """Return slices of the table with these values and indices as one `IndexedSlices`, without samples."""
         padded = modes.keeps_slots(self.backend, values, indices)
         return IndexedSlices._trusted(self.backend, values, indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
-        """Return slices plus the dense part of the same samples, whose factors are given."""
+        """Return s plus the dense part that the factors define, or s itself without factors."""
         if not factors:
             return s
         B = self.backend
@@ -271,8 +271,8 @@ def per_sample(
     Parameters
     ----------
     upstream : float array, shape (B, ..., *row_shape)
-        The gradient, with respect to the looked-up rows, of a loss that is a sum over samples. For ragged ids it is
-        ragged too, or has the shape of the ids' values.
+        The gradient, with respect to the looked-up rows, of a loss that is a sum over samples. For ragged ids, upstream
+        is ragged too, or is an array with one row per id.
     ids : int32 or int64 array, shape (B, ...), or ragged as in `lookup`
         The ids of the lookup, an array of the same framework or of NumPy. The samples are along ``sample_axis``; for
         ragged ids they are the outermost rows.
@@ -318,7 +318,7 @@ def per_sample(
 
 
 def check_axis(sample_axis: Any) -> int:
-    """Return sample_axis as an int, or raise an error if it is not an int >= 0."""
+    """Return sample_axis as an int; raise TypeError for any other object, and ValueError for a negative number."""
     axis = whole_number(sample_axis)
     if axis is None:
         raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
@@ -330,15 +330,15 @@ def check_axis(sample_axis: Any) -> int:
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
     """Return the axis of the samples in an array whose last `trailing` axes do not count.
 
-    It is `axis`, or the last axis that counts if the array has fewer axes.
+    The result is `axis`, or the last axis that counts if `axis` is beyond it.
     """
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
-    """Return x with the factors of one more use of the table as an output layer.
+    """Return x with the factors of one more use of the table as an output layer, or raise TypeError or ValueError.
 
-    The factors are the gradient with respect to the product, and the layer's input.
+    `product` is a pair: the gradient with respect to the product, and the layer's input.
     """
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
@@ -353,7 +353,7 @@ def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> Pe
 
 
 def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
-    """Return the number of samples, or raise ValueError if it is unknown."""
+    """Return the length of `ids` along an axis, the number of samples, or raise ValueError if it is unknown."""
     batch = B.shape(ids)[axis]
     if batch is None:
         raise ValueError(
@@ -372,10 +372,10 @@ def by_sample(
     absent: bool = False,
     given: tuple[Array, Array] | None = None,
 ) -> PerSample:
-    """Return a lookup's slices with their samples, which are along an axis of ids.
+    """Return a lookup's slices as a PerSample. The samples lie along an axis of `ids`, unless `given` contains them.
 
-    If `bags`, the last axis of ids is the bag. `given`, if not None, is (the sample of each id, an array with one entry
-    per sample).
+    If `bags`, the last axis of `ids` numbers the members of bags and is not that of the samples. `given` is (the sample
+    of each id, an array with one entry per sample).
     """
     B = s.backend
     if given is not None:
@@ -387,7 +387,10 @@ def by_sample(
 def with_samples(
     s: IndexedSlices, samples: Array, batch: int, padding: int | None = None, *, absent: bool = False
 ) -> PerSample:
-    """Return a PerSample of slices and their samples, without padding and absent ids (`slots_that_count`)."""
+    """Return a PerSample of slices and their samples, without padding and absent ids (`slots_that_count`).
+
+    Raise ValueError if (batch + 1) * rows exceeds int64.
+    """
     rows = s.dense_shape[0]
     if rows is not None and (batch + 1) * rows > LARGEST:  # norms combine a sample and a row into one int64
         raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
@@ -414,7 +417,10 @@ def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
 def join(
     B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
 ) -> PerSample | None:
-    """Return the gradient per sample of a table, joined from its lookups and products, or None if there are none."""
+    """Return a table's gradient per sample from `parts` (one per lookup) and products, or None if both are empty.
+
+    Raise ValueError if the numbers of samples differ.
+    """
     if products and not parts:
         inputs = products[0].inputs
         parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
@@ -438,9 +444,9 @@ def whole_gradient(
     products: Sequence[ProductUse],
     dense: Sequence[Array] = (),
 ) -> Any:
-    """Return the gradient of a table with several lookups, products and whole uses.
+    """Return the gradient of a table from the gradients of all its lookups, products and other uses.
 
-    The gradient is a dense array unless all uses are lookups.
+    The gradient is a dense array unless all uses are lookups; without any use, it is empty.
     """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
@@ -474,7 +480,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         None is kept.
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a sample's NaN or infinite norm on that sample.
 
@@ -487,8 +493,8 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Raises
     ------
     ValueError, TypeError
-        max_norm is negative or not a number, the leaves' frameworks or numbers of samples differ, or there are no
-        leaves.
+        max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
+        differ, or there are no leaves. Or nonfinite="raise" under a trace.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -555,7 +561,7 @@ def _owner(x: Any) -> Backend:
 
 
 def _lifted(x: Any, limit: Limit) -> Any:
-    """Return a leaf; if the limit is traced, return the leaf traced too."""
+    """Return a leaf. If the limit is traced, return the leaf with traced values, as `Limit.lift` does."""
     if not isinstance(x, PerSample):
         return limit.lift(x)
     return PerSample._trusted(x.backend, (limit.lift(x.values), x.indices, x.samples, x.products), x.dense_shape)
@@ -567,9 +573,9 @@ def _factors(x: PerSample) -> list[Array]:
 
 
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
-    """Return (E, float64 norms, rounded norms), with one norm per sample over all leaves.
+    """Return (E, float64 norms, rounded norms), with one norm per sample over all leaves together.
 
-    The float64 norms are an array of E; the user gets the rounded norms.
+    The float64 norms are an array of E. The rounded norms are an array of the leaves' framework, for the user.
     """
     arrays: list[Array] = []
     measured: list[Matrix] = []
@@ -592,9 +598,9 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays, so that differentiating it raises an error.
+    """Return a value computed from arrays as a value whose differentiation raises NotImplementedError.
 
-    If the value were a constant, its derivative would silently be wrong.
+    If the value were a constant, derivatives through the value would silently be wrong.
     """
 
     def backward(*args: Any) -> NoReturn:
@@ -612,8 +618,9 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
     """Return the matrices whose norms make up the norms of one table's gradients per sample.
 
-    These are the distinct rows grouped by sample, and for a tied table the other rows. `values` and `factors` are those
-    of x, or constants with the same numbers.
+    Without products, this is one matrix of the distinct rows, grouped by sample. For a tied table, the host also
+    measures all other rows; elsewhere there is one matrix with a norm per sample. `values` and `factors` are those of
+    x, or constants with the same numbers.
     """
     batch, rows, *_ = x.dense_shape
     B, arrays = x.backend, (values, x.indices, x.samples, *factors)
@@ -643,8 +650,8 @@ def _sums_by_key(
 ) -> tuple[Array, Array, Array]:
     """Return (sums, keys, starts) for the distinct rows of each sample, with duplicates summed.
 
-    The key of a row is sample * rows + index; `starts` has each sample's first possible key. In traced code, an empty
-    slot has a key beyond those of all samples.
+    The key of a row is sample * rows + index. `starts` contains each sample's first possible key, and then batch *
+    rows. In traced code, an empty slot has the key batch * rows.
     """
     dtype = B.dtype(values)
     stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers

@@ -1,14 +1,14 @@
 """The dense part of a tied table's gradient per sample, stored as factors. An output layer x @ table.T adds this part.
 
 Let g be the gradient with respect to the product. The dense part of sample b is the sum over t of the outer products
-of g[b, t] and x[b, t]. It has the table's shape and rank at most T. No array of this shape is allocated per sample:
-blocks of its rows are computed in float64, and their squares are summed.
+of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For norms, no array of this shape is
+allocated per sample: blocks of rows are computed in float64, and their squares are summed.
 
 The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
 cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with half of the bits. So would |D|^2 from the factors'
-Gram matrices.) Rows that slices also contain are computed one by one and added to the slices' sums. If T is less than
-the width, the triangular factor (T, T) of the QR decomposition of x replaces x. This does not change the norm. SPEC
-clause 14.
+Gram matrices.) Rows of D that slices also contain are computed one by one and added to the slices' sums. If T is less
+than the width, the triangular factor (T, T) of the QR decomposition of x replaces x, which does not change the norm.
+SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def host_parts(
 ) -> tuple[Host, Host]:
     """Return (named, rest) in float64: the slices' rows plus their dense part, and the other rows' sums of squares.
 
-    `named` has the shape (k, width), `rest` (batch,). `sums` are the distinct rows (k, width) of all samples; `samples`
-    (ascending) and `rows` have the sample and the row number of each. `products` are the factors, pair after pair.
+    `named` has the shape (k, width), and `rest` (batch,). `sums` are the distinct rows (k, width) of all samples, with
+    duplicates summed. `samples` (ascending) and `rows` contain each row's sample and row number. `products` are the
+    factors, pair after pair.
     """
     named = modes.HOST.astype(sums, "float64").copy()
     rest = np.zeros(batch)
@@ -95,7 +96,7 @@ def host_parts(
 def _narrow(right: Host) -> Host:
     """Return a factor (T, r) that replaces `right` in left.T @ right without changing the norm of any row.
 
-    The factor has fewer columns than `right` if T is less than the width.
+    The factor has fewer columns than `right` if T is less than the width and `right` is finite; else return `right`.
     """
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():
@@ -121,8 +122,8 @@ def squares(
 ) -> Array:
     """Return the sum of squares of each sample's gradient, float64 of shape (batch,), computed with the primitives.
 
-    `sums` are the distinct rows (k, width) of all samples; `samples` and `rows_named` (int64) have the sample and the
-    row number of each. An empty slot has the sample ``batch``.
+    `sums` are the distinct rows (k, width) of all samples, with duplicates summed. `samples` and `rows_named` (int64)
+    contain each row's sample and row number. An empty slot has the sample ``batch``.
     """
     width = B.shape(products[1])[2]
     sums = B.astype(sums, "float64")
@@ -142,18 +143,18 @@ def squares(
 
 
 def _step(B: Backend, like: Array, rows: int, per_row: int) -> int:
-    """Return the number of table rows in a block, where `per_row` elements are computed for each table row."""
+    """Return the number of table rows in a block; `per_row` is the number of elements computed per table row."""
     step = max(1, 4 * BLOCK // max(1, per_row))
     return max(step, math.ceil(rows / TRACED_BLOCKS)) if B.is_traced(like) else step
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """Return an integer as an int64 array, because JAX narrows 64-bit Python numbers in traced code."""
+    """Return an integer as an array (1,) with the dtype of `like`: JAX narrows 64-bit Python numbers in traced code."""
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 
 def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
-    """Return the rows start to start + size of the dense part, computed in float64, shape (b, size, width)."""
+    """Return the rows from start to start + size of each sample's dense part, float64 of shape (b, size, width)."""
     total = None
     for g, x in zip(products[::2], products[1::2], strict=True):
         b, t, rows = B.shape(g)

@@ -33,13 +33,16 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     Returns
     -------
     same type as table
-        The table with scaled rows; use it instead of the argument. JAX arrays and tf.Tensors cannot change, so the
-        result is a copy. All other tables change in place, unless the call raises. No gradient is recorded.
+        The table with scaled rows; use the result instead of the argument. JAX arrays and tf.Tensors cannot change, so
+        the result is a copy if a row may change. All other tables change in place, unless the call raises. No gradient
+        is recorded.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         dtypes, ids or max_norm do not fit.
+    FloatingPointError
+        nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
 
     Notes
     -----

@@ -1,6 +1,7 @@
 """Table: a parameter with a row-sparse gradient.
 
-Only `islices.embedding.lookup.lookup` reads a table, so its gradient stays sparse. SPEC clause 12.
+While a gradient is computed, only `islices.embedding.lookup.lookup` reads a table, so the gradient stays sparse. In
+JAX, `Table.weights` also reads a table, and makes the gradient dense. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Table:
     Parameters
     ----------
     weights : float array, shape (rows, *row_shape)
-        An array of any framework. It is not copied: a tf.Variable or a torch Parameter stays the same object.
+        An array of any framework, which is not copied: a tf.Variable or a torch Parameter stays the same object.
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     scale_by_freq : bool
@@ -88,8 +89,8 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While a gradient is computed, only JAX allows this, and the gradient is
-        dense."""
+        """The whole table as an array. While a gradient is computed, only JAX allows this, and the gradient is dense;
+        other frameworks raise TypeError."""
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

@@ -1,7 +1,7 @@
 """The function that a transformation such as `value_and_grad` returns.
 
-Compilers trace into this function, because it calls the user's code. So the module contains nothing else. May import:
-the standard library.
+Compilers trace into this function, because the function calls the user's code. So the module contains nothing else. May
+import: the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clips of gradients by value, and by norms of one gradient.
+"""Clips of gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
 
 SPEC clauses 9 to 11. `islices.norms.global_norms` has the clip by the norm of a whole tree.
 """
@@ -47,10 +47,11 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     lo, hi : float
-        For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype.
+        For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype
+        (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The others clip the stored values,
-        as those frameworks do.
+        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The other names clip the stored
+        values, as those frameworks do.
 
     Returns
     -------
@@ -61,6 +62,9 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ------
     ValueError
         lo > hi, a bound is NaN, or the bounds would change absent rows. SPEC clause 9.
+    TypeError
+        A bound is not a real number or a 0-d array of the framework; or x holds integers, and a bound is neither an
+        int nor infinite.
 
     Examples
     --------
@@ -115,7 +119,10 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
-    """Return a bound of the values; for integer values, limit it to the range of their dtype."""
+    """Return `bound`; if the values and the bound are whole numbers, limit the bound to the range of the dtype.
+
+    An infinite bound counts as a whole number.
+    """
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
@@ -137,7 +144,7 @@ def clip_by_norm(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
         element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. With None
@@ -150,22 +157,23 @@ def clip_by_norm(
     Returns
     -------
     same type as x
-        If the norm is within max_norm, the result has the bits of x and may share memory with x. If axes are given,
-        sparse gradients are coalesced; with a framework's semantics, they keep their stored slices.
+        With semantics "islices", the result has the bits of x where the norm is within max_norm, and may share memory
+        with x. If axes are given, semantics "islices" coalesces sparse gradients; in all other cases sparse gradients
+        keep their slices.
 
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, axes do not exist, or nonfinite="raise" under a trace, where nothing can be
-        raised.
+        max_norm is negative or NaN, axes do not exist, semantics or nonfinite is unknown, or nonfinite="raise" under a
+        trace.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
     Notes
     -----
-    Stored values are multiplied by max_norm / norm, which is computed in float64 and rounded once to their dtype. The
-    result is differentiable wherever the framework differentiates, also through the norm. For unchanged values the
-    gradient passes through unchanged. SPEC clause 10.
+    With semantics "islices", stored values are multiplied by the factor max_norm / norm. The factor is computed in
+    float64 and rounded once to the values' dtype (float32 for 16-bit values). The result is differentiable wherever the
+    framework differentiates, also through the norm. Gradients pass through unchanged values unchanged. SPEC clause 10.
 
     Examples
     --------
@@ -191,7 +199,7 @@ def clip_by_norm(
 def clip_leaves(
     tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> T:
-    """Return the tree with its leaves clipped by their total norm."""
+    """Return the tree with its leaves clipped by the norm of all leaves. `leaves` are the leaves of the tree."""
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
@@ -202,7 +210,8 @@ def clip_leaves(
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
     """Return a function that clips an accepted leaf by a norm.
 
-    The function scales by numbers if the norm is known, and by arrays under a trace.
+    The function scales by numbers if the norm is known, and by arrays under a trace. Raise the errors of
+    `refuse_nonfinite`.
     """
     E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
@@ -226,7 +235,7 @@ def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
         over = formula.decided(E, norm, most, finite, total.dtype)
 
     def attached(leaf: Any) -> Any:
-        """Return a scaled leaf as a differentiable function of the leaf and the norm."""
+        """Return the scaled leaf as a differentiable function of `leaf` and of the norm."""
         norm, (B, _) = total.attached, parts(leaf)
         scaled = scale(derivatives.constant(B, leaf))
         with B.scope():
@@ -264,8 +273,10 @@ def _known_steps(
 
 
 def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
-    """Multiply and divide a leaf's values by numbers, which are rounded to the values' dtype. Without numbers, return
-    zeros."""
+    """Return a leaf with its values multiplied and divided by numbers. Without numbers, the values become zeros.
+
+    The numbers are rounded to the values' dtype (float32 for 16-bit values).
+    """
     sparse = isinstance(leaf, IndexedSlices)
     B, look = (leaf.backend, native_look(leaf)) if sparse else (get_backend(leaf), None)
     slots = slots_in(leaf) if sparse and look is None else None
@@ -287,7 +298,10 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
 
 # ---------------------------------------------------------------------- by a norm that is traced
 def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Any) -> Any:
-    """Multiply and divide a leaf's values by arrays of E. Return zeros if `finite` is False."""
+    """Return a leaf with its values multiplied and divided by arrays of E. If `finite` is False, values become zeros.
+
+    `finite` is a mask of shape (1,), or None.
+    """
     B, values = parts(leaf)
     clipped = scale_units(B, values, E, steps, finite, (1,) * len(B.shape(values)))
     if not isinstance(leaf, IndexedSlices):
@@ -304,7 +318,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a row's NaN or infinite norm on that row.
 
@@ -317,7 +331,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is not a number >= 0.
+        max_norm is not a number >= 0, or x holds integers or is 0-d.
     FloatingPointError
         nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
 

@@ -1,8 +1,8 @@
 """The frameworks' clipping formulas, as data, for ports that must reproduce the old training run.
 
 A formula maps (norm, max_norm) to steps ("mul" | "div", scalar). The steps are applied to the values in order, and
-each rounds. Formulas use primitives, so they run on NumPy scalars and under a trace. `raw` formulas compute the norm
-of the stored values without summing duplicates, as the framework does. SPEC clause 11.
+each step rounds. Formulas use primitives, so they run on NumPy arrays and under a trace. For `raw` formulas, duplicates
+are not summed before the norm is computed, as in the framework. SPEC clause 11.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Steps = list[tuple[str, Any]]
 class ClipFormula(NamedTuple):
     """A clipping formula: steps(E, norm, max_norm) returns `Steps`.
 
-    If `raw`, duplicates are not summed. If `wide`, the norm is float64. Every formula multiplies by
-    max_norm / (norm + slack) or by 1. If the quotient is exactly 1, autograd uses the quotient's derivative; for the
-    formula of islices (`wide`) it uses the derivative of the constant 1.
+    If `raw`, duplicates are not summed. If `wide`, the norm is float64. The effect of every formula is to multiply by
+    max_norm / (norm + slack) or by 1. If the quotient is exactly 1, the derivative is that of the quotient, but for the
+    formula of islices (`wide`) that of the constant 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -45,14 +45,14 @@ class ClipFormula(NamedTuple):
 
 
 def ones(E: Backend, norms: Array) -> Array:
-    """Return an array with 1 for each norm, or NaN where the norm is NaN."""
+    """Return an array of ones with the shape of `norms`, and with NaN where the norm is NaN."""
     return E.minimum(E.maximum(norms, 1.0), 1.0)
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
-    """Return the float64 factor max_norm / norm if norm exceeds max_norm, else 1 (SPEC clause 10).
+    """Return one step that multiplies by max_norm / norm if norm exceeds max_norm, else by 1 (SPEC clause 10).
 
-    The factor is NaN if norm is not finite.
+    The factor has the dtype of norm, and is NaN if norm is NaN or infinite.
     """
     within = E.less_equal(norm, max_norm)
     # an unused quotient must be finite too, so there norm is divided by 1
@@ -130,7 +130,7 @@ BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": T
 
 
 def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
-    """Return the entry of a table of formulas, or raise ValueError with the names that the function accepts."""
+    """Return the formula with the name `semantics` from a table, or raise ValueError with the names in the table."""
     if not isinstance(semantics, str) or semantics not in table:
         raise ValueError(f"semantics: got {show(semantics)}; {function} has {', '.join(table)}")
     return table[semantics]

@@ -1,10 +1,10 @@
-"""Derivatives of norms and of scaled gradients, which autograd uses instead of differentiating the computation.
+"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of the computation.
 
 `islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
-gives no finite gradient at 0. So this module computes a norm or a clipped gradient from constants, and then *attaches*
-it. `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of primitives and
-attached norms, so derivatives of every order are those of the formula. The gradient is computed in the norm's dtype,
-because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
+gives no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this module then
+*attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of
+primitives and attached norms, so derivatives of every order are those of the formula. The gradient is computed in the
+norm's dtype, because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 
 To attach another norm or scale, describe with a `Member` how the slots of a leaf contribute to norms. (`of_leaf`
 describes one norm of all elements.) Pass the norms, shape (k,), to `attach_norms`, and the scaled values to
@@ -61,7 +61,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an accepted leaf, or an array, as a constant, through which no gradient flows."""
+    """Return an accepted leaf, or an array, with values that are constants to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -82,7 +82,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     norms : float32 or float64 array, shape (k,)
         The rounded norms that the user gets, computed from constants.
     members : sequence of Member
-        All leaves of the norms; they belong to one framework.
+        All leaves that contribute to the norms; the leaves belong to one framework.
     ord : float
         1, 2 or inf. 1 and inf are supported only for one norm of all elements.
 
@@ -127,9 +127,9 @@ def _gradient_of_norms(
 
 
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
-    """Return the derivative of a norm with respect to its elements; where the norm is 0, the derivative is 0.
+    """Return the derivative of a norm with respect to the elements x; where the norm is 0, the derivative is 0.
 
-    For order inf it is the derivative as if only one element had the largest absolute value.
+    For order inf, each element with the largest absolute value gets the derivative as if it were the only such element.
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
@@ -146,7 +146,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return the gradient of a maximum norm divided by the number of elements that have the largest absolute value."""
+    """Return `upstream` divided by the number of elements that have the largest absolute value, the maximum norm."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x), B.abs(x))
@@ -188,7 +188,7 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return a known value as a function of arrays; its gradient is `gradient(B, upstream, *arrays)`."""
+    """Return a known value as a function of arrays that has the gradient `gradient(B, upstream, *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]
@@ -242,7 +242,7 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
     Returns
     -------
     array
-        The bits of `clamped`. The gradient passes through a value equal to a bound; a NaN gets no gradient. SPEC
+        The bits of `clamped`. The gradient passes through a value equal to a bound; a NaN gets the gradient 0. SPEC
         clause 9.
     """
 
@@ -260,7 +260,7 @@ def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: A
 def _distinct(
     B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return (rows, place, valid). `rows` are the rows that norms cover, in x's dtype, with duplicates summed.
+    """Return (rows, place, valid). `rows` are the rows that norms cover, in x's dtype, summed as the layout requires.
 
     `place` has the position of each slot's row in `rows`; None means that slot k has row k. `valid` is the mask of
     slots that are not empty; None means that no slot is empty.
@@ -285,14 +285,14 @@ def _masked(B: Backend, valid: Array | None, x: Array) -> Array:
 
 
 def _spread(B: Backend, c: Array, x: Array, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
-    """Return one number per norm, shape (k,), in a shape that broadcasts with the slots of x."""
+    """Return c, one number per norm of shape (k,), in a shape that broadcasts with the slots of x."""
     if not by_row:
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
 def _gathered(B: Backend, x: Array, count: int | None, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
-    """Return the sum of the slots of x that belong to each norm, shape (k,)."""
+    """Return for each norm the sum of the elements of its slots in x, shape (k,)."""
     if not by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))

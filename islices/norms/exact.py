@@ -1,10 +1,10 @@
 """Norms that do not depend on the order of summation.
 
-Frameworks sum in different orders, with different numbers of threads, so that a plain sum of squares differs between
-them in its last bits. This module cuts every term into a multiple of one large power of two (a unit) and a rest. The
+Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares differ
+between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest. The
 multiples of one unit can be added in any order without rounding. Two cuts (more for very many terms) and the sum of
 the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it lies close to the
-midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the midpoint. It reads a
+midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the midpoint: it reads a
 few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
@@ -42,14 +42,14 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Groups of a leaf's rows: the ascending group of each row, and the number of groups."""
+    """Groups of a leaf's rows: the group of each row, in ascending order, and the number of groups."""
 
     segments: Array  # (k,), a NumPy array unless traced; in traced code, a segment equal to `number` means no group
     number: int
 
 
 class Matrix(NamedTuple):
-    """The numbers of a leaf as a matrix: each row has a norm, or each group of rows if there are groups."""
+    """The numbers of a leaf as a matrix. Each row has a norm; if `groups` is given, each group of rows has a norm."""
 
     B: Backend
     x: Array  # a floating dtype, shape (k, m)
@@ -74,7 +74,7 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
     Parameters
     ----------
     leaves : sequence of Matrix
-        All leaves have the same number k of rows, or of groups of rows. The sequence may be empty.
+        One or more leaves, all with the same number k of rows, or of groups of rows.
     ord : float
         1, 2 or inf.
 
@@ -109,7 +109,7 @@ def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backen
 
 # ---------------------------------------------------------------------- step by step
 class Extent(NamedTuple):
-    """The facts about all leaves of a norm that decide where terms are cut."""
+    """The properties of all leaves of a norm that decide where terms are cut."""
 
     top: Array  # (k,), the largest |x| of each row, in float64
     count: Any  # a bound above the number of terms of one norm: a number, or an array that broadcasts with top
@@ -148,7 +148,7 @@ def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], numb
 
 
 def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool = True) -> Array:
-    """Return the norm of each row, from the extent of the leaves and the function `sums` of their sums.
+    """Return the norm of each row. `sums` is a function that returns sums over the leaves with this extent.
 
     If `loops` is False, a sum close to a midpoint may be rounded to either neighbour.
     """
@@ -210,7 +210,10 @@ def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
 def _of_groups(
     E: Backend, B: Backend, x: Array, group: Groups | None, fn: Part, units: Sequence[Array], number: int
 ) -> Sums:
-    """Return the sums of each group: cut every row at the units of its group, and add the rows' sums exactly."""
+    """Return the sums of each group: cut every row at the units of its group, and add the sums of the group's rows.
+
+    If `group` is None, return the sums of each row.
+    """
     if group is None:
         return _of_rows(E, B, x, fn, units)
     if 0 in B.shape(x) or group.number == 0:
@@ -229,7 +232,10 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
-    """Return the sums of the terms' parts, and last the sum of the rests, or of the absolute rests if `sizes`."""
+    """Return, for each unit, the sum of the parts cut at the unit, and then the sum of the rests.
+
+    If `sizes`, the last sum is that of the absolute rests.
+    """
     scale, half, *units = columns
     dtype = B.dtype(x)
     sums: list[Array] = []
@@ -269,7 +275,7 @@ def _power_of_two(E: Backend, x: Array) -> Array:
 def _times(E: Backend, x: Array, c: Any) -> Array:
     """Return x * c; under a trace, the adapter computes the product.
 
-    Under a trace, JAX 0.7 narrows a Python number in float64 arithmetic. TensorFlow's graph optimizer moves constant
+    Under a trace, JAX may narrow a Python number in float64 arithmetic. TensorFlow's graph optimizer moves constant
     factors to places where they overflow.
     """
     return x * c if E is modes.HOST else E.round_product(x, c)
@@ -277,7 +283,7 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the rounded sum of the parts, and the distance from it to the other possible float64.
+    """Return (total, off): the rounded sum of the parts, and the other possible float64 minus `total`.
 
     `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
     """
@@ -353,7 +359,10 @@ def _finish(
 
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
-    """Return the sum of the terms' bits at this step, in units, and a number above 0 if any term has lower bits."""
+    """Return for each row (the sum of the terms' bits at this step, a number above 0 if any term has lower bits).
+
+    The sum counts units of this step.
+    """
     first, second, large, near = columns
     sums: list[Array] = []
     for block in B.blocks(x):
@@ -393,7 +402,10 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Sum each row by halves (clause 19): add the second half to the first until one column is left."""
+    """Return the sum of each row, shape (n,), by halves (clause 19): add the second half of the columns to the first.
+
+    Repeat until one column is left. The last column of an odd number is added at the end instead.
+    """
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:
         return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))

@@ -1,4 +1,4 @@
-"""The norm of all gradients of a tree and the clip by it, in one process or over a group of ranks.
+"""The norm of all gradients of a tree, and the clip by this norm, in one process or over a group of ranks.
 
 `islices.norms.norm` computes the norm and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does
 both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and 25. May import: the core.
@@ -29,7 +29,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         The ranks that hold the parts of one gradient (see `islices.distributed.get_group`). Each rank has a tree, and
         the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None means that
         this tree is the whole gradient.
-    replicated : bool, or a structure of bools like the tree's, or like an upper part of it
+    replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
         True for leaves that are the same on every rank, such as dense gradients after an all-reduce. Such a leaf
         counts once.
 
@@ -79,7 +79,7 @@ def clip_by_global_norm(
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
     max_norm : float
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -99,7 +99,7 @@ def clip_by_global_norm(
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
+        max_norm is negative or NaN, semantics or nonfinite is unknown, or nonfinite="raise" under a trace.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite (on every rank of a group).
 

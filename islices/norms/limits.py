@@ -1,6 +1,6 @@
-"""Limits of clips: a number, or a 0-d array of the framework, which may be traced. No gradient flows to a limit.
+"""Limits of clips: numbers, or arrays of one number, known or traced. No gradient flows to a limit.
 
-A limit with a known value is checked; a traced limit is not, since traced code cannot raise. SPEC
+A limit with a known value is checked; a traced limit is not checked, since traced code cannot raise for a value. SPEC
 clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 
@@ -20,7 +20,10 @@ from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
-    """The limit of a clip (a max_norm or a bound): a number, or an array if the limit is traced."""
+    """The limit of a clip (a max_norm or a bound): a number, or an array if the limit is traced.
+
+    `number` is None if the limit is traced; `array` and `backend` are then set.
+    """
 
     number: Any
     array: Array | None = None
@@ -28,7 +31,7 @@ class Limit(NamedTuple):
     name: str = "max_norm"
 
     def check(self, backend: Backend) -> None:
-        """Raise TypeError if the limit is an array of a framework that differs from the clipped leaf's."""
+        """Raise TypeError if the limit is a traced array of a framework other than `backend`."""
         if self.backend is not None and self.backend is not backend:
             raise TypeError(
                 f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
@@ -36,7 +39,10 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an accepted leaf, as a traced value if the limit is traced, because its clip is then unknown."""
+        """Return an accepted leaf. If the limit is traced, return the leaf with traced values, to clip it in the trace.
+
+        Raise TypeError as `check` does.
+        """
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
@@ -49,9 +55,9 @@ class Limit(NamedTuple):
         return with_values(leaf, values)
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """Return the limit in a form that E can compare with norms of a dtype.
+        """Return the limit in a form that E can compare with norms of this dtype: a number, or a constant array (1,).
 
-        The limit is a float, or a constant array of shape (1,).
+        A traced max_norm below 0 counts as 0.
         """
         if self.number is not None:
             return self.number
@@ -67,7 +73,10 @@ class Limit(NamedTuple):
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`, or raise TypeError or ValueError."""
+    """Return max_norm as a `Limit`; raise TypeError unless it is a real number or an array, ValueError unless >= 0.
+
+    `name` is the name of the argument in messages.
+    """
     if type(max_norm) is float and max_norm >= 0:  # nearly always
         return Limit(max_norm)
     limit = bound_of(max_norm, name, "a real number >= 0")
@@ -75,7 +84,7 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of `clip_by_value` as a `Limit`, or raise TypeError."""
+    """Return a bound of `clip_by_value` as a `Limit`; raise TypeError unless it is a real number or a 0-d array."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_array_backend(bound)
@@ -86,7 +95,7 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
-    """Return max_norm as a float, or raise TypeError or ValueError."""
+    """Return max_norm as a float; raise TypeError unless it is a real number, and ValueError unless it is >= 0."""
     if type(max_norm) is float and max_norm >= 0:  # nearly always
         return max_norm
     if not is_real(max_norm):

@@ -21,15 +21,17 @@ NONFINITE = ("propagate", "raise", "zero")
 
 
 def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
-    """Return nonfinite, or raise ValueError for a name that is not accepted."""
+    """Return `nonfinite` if it is one of the accepted names, else raise ValueError."""
     if type(nonfinite) is str and nonfinite in accepted:
         return cast(Nonfinite, nonfinite)
     return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
-    """Raise FloatingPointError if `nonfinite` is "raise" and a norm is NaN or infinite; under a trace, raise ValueError
-    for "raise"."""
+    """Raise FloatingPointError if `nonfinite` is "raise" and a norm is NaN or infinite.
+
+    If `nonfinite` is "raise" and the norms are traced (E is not the host's backend), raise ValueError.
+    """
     if nonfinite != "raise":
         return
     if E is not modes.HOST:

@@ -1,4 +1,4 @@
-"""Norms of gradients, after duplicates have been summed.
+"""Norms of gradients, of their rows, and the rows with the largest norms.
 
 `islices.norms.exact` computes the sums; this module chooses their terms and rounds the norms. SPEC clauses 7 and 8.
 """
@@ -59,9 +59,9 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Notes
     -----
-    Duplicates are summed first. The sum is exact to about 100 bits, so the result does not depend on the order of its
-    terms. The root is computed in float64 and rounded once. The norm is differentiable wherever the framework
-    differentiates; the gradient at norm 0 is 0. SPEC clause 7.
+    Duplicates are summed first. The exact sum of the norm's terms is rounded to float64, so the result does not depend
+    on the order of the terms. The root is computed in float64 and rounded to the result's dtype. The norm is
+    differentiable wherever the framework differentiates; the gradient at norm 0 is 0. SPEC clause 7.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def norm(x: Any, ord: float = 2) -> Any:
 
 
 def check_order(ord: Any, argument: str) -> float:
-    """Return the order of a norm as a float, or raise TypeError or ValueError."""
+    """Return the order of a norm as a float; raise TypeError or ValueError for anything other than 1, 2 or inf."""
     if not is_real(ord):
         raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number: 1, 2 or inf")
     if ord not in EXACT:
@@ -84,7 +84,7 @@ def check_order(ord: Any, argument: str) -> float:
 
 
 class Leaf(NamedTuple):
-    """A leaf of a tree: the object that the user passed, and the object that the library computes on."""
+    """A leaf of a tree: the object that the user passed, and the result of `accept` for this object."""
 
     given: Any
     accepted: Any
@@ -134,7 +134,7 @@ class Total(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An accepted leaf of a floating dtype, with the facts about its arrays."""
+    """An accepted leaf of a floating dtype, with properties of its arrays."""
 
     leaf: Any
     B: Backend
@@ -144,7 +144,7 @@ class Seen(NamedTuple):
 
 
 def look_at(leaf: Any) -> Seen:
-    """Return the facts about a leaf. Raise TypeError for integers, whose norm is not defined."""
+    """Return an accepted leaf as `Seen`. Raise TypeError for integer values, whose norm is not defined."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = native_look(leaf) if sparse else None
@@ -156,7 +156,10 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all leaves together. If `raw`, duplicates are not summed."""
+    """Return the norm of all accepted leaves together. If `raw`, duplicates are not summed.
+
+    Without leaves the norm is 0.
+    """
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
@@ -182,7 +185,7 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
     """Return (E, norm, dtype): the norm of all leaves together, a float64 array of the backend E with shape (1,).
 
-    `dtype` is the dtype in which the user gets the norm.
+    `dtype` is the dtype in which the user gets the norm. If `raw`, duplicates are not summed.
     """
     dtype = "float32"
     for seen in found:
@@ -214,7 +217,7 @@ def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
-    """Return the float64 norm of leaves on the host, which `_grouped` has grouped for kernels."""
+    """Return the float64 norm of host leaves; `leaves` are the result of `_grouped`."""
     exact: float | None = compiled.rounded(compiled.limbs(leaves, ord), ord)
     if exact is not None:
         return exact
@@ -238,7 +241,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return the stored slots of a leaf with their factor applied; omit indices if no duplicates are to be summed."""
+    """Return the slots of a leaf with the factor already multiplied; omit indices unless duplicates must be summed."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
@@ -263,7 +266,7 @@ def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
 
 
 def _over(leaf: Any, views: list[Host]) -> Any:
-    """Return the leaf with host views in place of its arrays."""
+    """Return the leaf with host views in place of the leaf's arrays; a dense leaf becomes its view."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
     values: Any = views[0]
@@ -277,9 +280,9 @@ def _over(leaf: Any, views: list[Host]) -> Any:
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
-    """Return (values, indices, positions) of a leaf on the host.
+    """Return (values, indices, positions) of a leaf on the host, without padding.
 
-    `indices` is None if no duplicates are to be summed. `positions` is None if slot k has row k of values.
+    `indices` is None if no duplicates are to be summed. `positions` is None if slot k has the row k of `values`.
     """
     leaf, views = seen.leaf, seen.views
     assert views is not None, "the host may compute on it"
@@ -295,9 +298,10 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 
 
 def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
-    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates.
+    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates (see `group`).
 
-    `order` and `starts` are None if no duplicates are to be summed. Return None if kernels cannot group the indices.
+    `order` and `starts` are None if no duplicates are to be summed. Return None if kernels cannot group the indices of
+    every leaf.
     """
     named = []
     for _, indices, _ in stored:
@@ -319,7 +323,7 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return (sum of a norm's terms, number of terms); the sum is limbs of `islices.kernels.totals`.
+    """Return (exact sum of a norm's terms, number of terms). The sum is an array of limbs (`islices.kernels.totals`).
 
     Return None if kernels do not compute the sum.
     """
@@ -341,9 +345,9 @@ def check_float(B: Backend, values: Array) -> None:
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return the norm for the user: a scalar of the leaves' framework on their device.
+    """Return a float64 norm as the user gets it: a 0-d array of `dtype` in the framework and on the device of `like`.
 
-    Without leaves it is a NumPy scalar.
+    If B is None (there are no leaves), return a 0-d NumPy array.
     """
     if E is not modes.HOST:
         with E.scope():
@@ -361,7 +365,7 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
 
 
 def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
-    """Convert float64 norms, an array of E, to an array of B with a dtype."""
+    """Return float64 norms, an array of E, as an array of B with this dtype."""
     with E.scope():
         rounded = E.astype(norms, dtype)
     return B.asarray(rounded, like) if E is modes.HOST else rounded
@@ -373,7 +377,7 @@ def norm_dtype(leaves: Sequence[Any]) -> str:
 
 
 def row_norms(x: Any, *, ord: float = 2.0) -> Any:
-    """Return the norm of each row of a gradient, in the form of a gradient with one number per row.
+    """Return the norm of each row of a gradient, as a gradient with one number per row.
 
     Parameters
     ----------
@@ -385,8 +389,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Returns
     -------
     structure of x
-        The shape is (rows,). The dtype is float64 for float64 input, else float32. For a sparse gradient the result is
-        coalesced slices with the norms of its rows; for a dense array it is a dense array.
+        The shape is (rows,). The dtype is float64 for float64 input, else float32. A sparse gradient becomes coalesced
+        slices with the norms of its rows; a dense array becomes a dense array.
 
     Raises
     ------
@@ -395,7 +399,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
 
     Notes
     -----
-    Each norm is exact, rounded once. The norm of order 2 is differentiable. SPEC clause 7.
+    Each norm is computed as by `norm`. The norm of order 2 is differentiable. SPEC clause 7.
 
     Examples
     --------
@@ -438,7 +442,7 @@ def top_k_rows(x: T, k: int) -> T:
     Returns
     -------
     same type as x
-        The result is coalesced. Under jax.jit it has min(k, slots) slots.
+        The result is coalesced. Under jax.jit the result has min(k, slots) slots.
 
     Raises
     ------
@@ -448,7 +452,7 @@ def top_k_rows(x: T, k: int) -> T:
     Notes
     -----
     The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
-    equal norms, those of lower index stay. SPEC clause 13.
+    equal norms, the rows with lower indices stay. SPEC clause 13.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Clips by a measure of a gradient's dense array: the norms of its units, or the root mean square of all elements.
+"""Clips by norms along axes, by norms of rows, or by the root mean square of a gradient's elements.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
 clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
@@ -61,30 +61,30 @@ def clip_by_block_rms(
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
-        With 0 the result is zeros; with inf it is unchanged.
+        0 makes all values zero; inf changes nothing.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
         zero.
 
-
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. A coalesced gradient within threshold is returned itself.
+        Sparse gradients are coalesced. With semantics "islices" and outside of traces, a dense or coalesced gradient
+        within threshold is returned itself.
 
     Raises
     ------
     ValueError
-        threshold is negative or NaN, a sparse gradient has an unknown number of rows, or nonfinite is "raise" under a
-        trace.
+        threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is
+        "raise" under a trace.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
     Notes
     -----
-    Cost and memory follow the stored rows. SPEC clause 10.
+    Cost and memory are proportional to the number of stored rows. SPEC clause 10.
 
     Examples
     --------
@@ -123,21 +123,21 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Scale every unit of a gradient down to a norm of at most clipping times that of the same unit of the parameters.
+    """Scale every unit of a gradient down to a norm of at most clipping times the norm of that unit of params.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     params : Table or dense array for each leaf of x, in the same structure
-        It has the framework and the shape of its leaf.
+        Each has the framework and the shape of the leaf.
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float
         Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
-        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's. It reduces all
-        axes of a vector, even if further axes of length 1 surround it. For two and three dimensions it reduces axis
-        0, so the *columns* of a table are its units. For four and five it reduces all axes but the last.
+        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's: all axes if at
+        most one of them has a length other than 1. Otherwise the default is axis 0 for two and three dimensions, so the
+        *columns* of a table are units. For four and five dimensions the default is all axes except the last.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -146,12 +146,14 @@ def adaptive_grad_clip(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. A coalesced gradient without a changed unit is returned itself.
+        Sparse gradients are coalesced. With semantics "islices" and outside of traces, a dense or coalesced gradient
+        without a changed unit is returned itself.
 
     Raises
     ------
     TypeError, ValueError
-        params has another structure, framework or shape, axes do not exist, or axes is None for six dimensions or more.
+        params has another structure, framework or shape, or axes do not exist. axes is None for six dimensions or more,
+        two of them longer than 1. clipping or eps is negative or NaN, or semantics or nonfinite is unknown.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
 
@@ -194,7 +196,10 @@ def adaptive_grad_clip(
 
 
 def unit_axes(shape: Shape) -> tuple[int, ...]:
-    """Return the axes that optax's norms reduce for parameters of a shape."""
+    """Return the axes that optax's norms reduce for parameters of this shape.
+
+    Raise ValueError for six dimensions or more, unless at most one of them has a length other than 1.
+    """
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(rank))
@@ -204,7 +209,10 @@ def unit_axes(shape: Shape) -> tuple[int, ...]:
 
 
 def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
-    """Return the parameters of each leaf of x, and None for a leaf that is None."""
+    """Return the array of parameters for each leaf of x, and None for a leaf that is None.
+
+    Raise TypeError or ValueError unless structure, framework, dtype and shape fit.
+    """
     try:
         given = aligned(x, params)
     except (TypeError, KeyError, ValueError):
@@ -227,7 +235,7 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 
 # ---------------------------------------------------------------------- units
 class Units(NamedTuple):
-    """The units of an array: the parts that norms along some axes cover."""
+    """The units of an array. A unit consists of the elements that one norm along some axes covers."""
 
     shape: Shape  # the array's shape; None for an unknown number of rows
     axes: tuple[int, ...]  # the reduced axes, ascending
@@ -239,7 +247,7 @@ class Units(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int | None, int | None]:
-        """The number of units, and the number of elements of each."""
+        """The number of units, and the number of elements per unit."""
         return _product(self.sizes), _product([self.shape[k] for k in self.axes])
 
     @property
@@ -261,9 +269,10 @@ class Units(NamedTuple):
 
 
 def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
-    """Return axes in ascending order, for an array with `rank` dimensions; raise if an axis does not exist.
+    """Return axes in ascending order, for an array with `rank` dimensions.
 
-    `axes` is an int or several ints; negative axes count from the end.
+    `axes` is an int or several ints; negative axes count from the end. Raise TypeError for other objects, and
+    ValueError if an axis does not exist or occurs twice.
     """
     if isinstance(axes, np.ndarray) and axes.dtype.kind in "iu":
         axes = axes.tolist()
@@ -282,7 +291,10 @@ def check_axes(axes: Any, rank: int) -> tuple[int, ...]:
 
 
 def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
-    """Return the units of an array with a shape, for norms that reduce these axes."""
+    """Return the units of an array with this shape, for norms that reduce these axes.
+
+    Raise ValueError if a dimension other than the first is unknown.
+    """
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
     return Units(tuple(shape), tuple(axes))
@@ -295,7 +307,7 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 # ---------------------------------------------------------------------- norms along axes
 def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
-    """Clip an accepted leaf as `islices.clip_by_row_norm` does: scale slices by the norm of their row."""
+    """Return an accepted leaf with each slice scaled by the factor of its row, as by `islices.clip_by_row_norm`."""
     check_float(*parts(leaf))
     shape = shape_with_rows(leaf)
     sparse = isinstance(leaf, IndexedSlices)
@@ -324,7 +336,7 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
 
 
 class Measured(NamedTuple):
-    """A leaf to clip, and the norms of its units."""
+    """A leaf to clip, with the norms of the leaf's units."""
 
     leaf: Any  # coalesced, unless the formula applies to stored values
     units: Units  # the units of the leaf's values
@@ -337,7 +349,7 @@ class Measured(NamedTuple):
 
 
 def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
-    """Return an accepted leaf with the norms along its axes, for a formula."""
+    """Return an accepted leaf with its norms along `axes`. Duplicates are summed unless the formula is `raw`."""
     check_float(*parts(leaf))
     along = check_axes(axes, len(shape_of(leaf)))
     if isinstance(leaf, IndexedSlices):
@@ -349,7 +361,10 @@ def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 
 
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
-    """Return (backend, norms) for an array's units. On the host this allocates no copy of the array."""
+    """Return (backend, norms) for an array's units.
+
+    On the host the array is not copied, unless the reduced axes or the other axes are not adjacent.
+    """
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
         return E, norms
@@ -360,7 +375,10 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
-    """Return the norms of the parameters' units, as float64 arrays of measured.E."""
+    """Return the norms of the parameters' units, a float64 array of `measured.E`.
+
+    If only the parameters are traced, return an array of the leaf's framework.
+    """
     leaf, E = measured.leaf, measured.E
     B, values = parts(leaf)
     weights = derivatives.constant(B, weights)
@@ -378,7 +396,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
 
 
 def clip_measured(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """Return the leaf with each unit clipped to the limit."""
+    """Return the leaf with each unit clipped to the limit. Raise the errors of `refuse_nonfinite`."""
     leaf, E, norms = measured.leaf, measured.E, measured.norms
     B, values = parts(leaf)
     with E.scope():
@@ -402,7 +420,7 @@ def clip_measured(measured: Measured, limit: Limit, formula: ClipFormula, nonfin
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """Return the clipped values as a differentiable function of the unclipped values and their norms.
+    """Return clipped values as a differentiable function of the unclipped values and of their norms.
 
     The norms of the parameters are constants.
     """
@@ -427,11 +445,10 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
 def scale_units(
     B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
 ) -> Array:
-    """Multiply and divide values by arrays of E with shape (k,), one number per unit. Where `finite` is False, return
-    zeros.
+    """Return values multiplied and divided by steps: floats, or arrays of E with shape (k,), one number per unit.
 
-    The numbers are reshaped to ``sizes``, which broadcasts with values. `place`, if given, is the number of each row's
-    unit.
+    Where `finite`, a mask of shape (k,) or None, is False, values become zeros. Arrays are reshaped to ``sizes``, which
+    broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
     """
     wide = wide_dtype(B.dtype(values))
     with E.scope():
