@@ -10,6 +10,7 @@ sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithm
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
