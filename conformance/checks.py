@@ -319,8 +319,7 @@ for _operation in ("coalesce", "norm", "clip"):
 # ---------------------------------------------------------------------- tables that change in place
 @check("updates/in-place", "15")
 def in_place(backend: Backend) -> None:
-    """Check the result of scatter. If `Backend.in_place` returns True for the table, the result must be the table
-    itself."""
+    """Check the result of scatter. If `Backend.in_place` returns True for the table, the table must change too."""
     table = to_backend(backend, Array("float32", (3, 1), [1.0, 2.0, 3.0]))
     update = to_backend(backend, Slices(Array("float32", (1, 1), [7.0]), Array("int32", (1,), [1]), (3, 1)))
     changed = backend.in_place(table)
@@ -328,7 +327,6 @@ def in_place(backend: Backend) -> None:
     same(result, Array("float32", (3, 1), [1.0, 7.0, 3.0]), "the result")
     if changed:
         same(table, Array("float32", (3, 1), [1.0, 7.0, 3.0]), "in_place is True, but the table")
-        assert result is table, "in_place is True: accepted as the result is the table itself"
 
 
 # ---------------------------------------------------------------------- few or far rows

@@ -181,7 +181,12 @@ def adaptive_grad_clip(
 
     def one(leaf: Any, weights: Array) -> Any:
         along = unit_axes(shape_of(weights)) if axes is None else axes
-        measured = measure_units(ratio.lift(leaf), along, formula)
+        leaf, B = ratio.lift(leaf), parts(leaf)[0]
+        if B.is_traced(weights) and 0 not in B.shape(weights):  # then the clip of a known leaf is unknown too
+            with B.scope():
+                some = B.row_amax(B.reshape(weights, (1, None)))
+            leaf = Limit(None, some, B, "params").lift(leaf)
+        measured = measure_units(leaf, along, formula)
         norms = _parameter_norms(measured, weights)
         E = measured.E
         with E.scope():

@@ -58,3 +58,12 @@ def test_rows_of_parameters_that_no_gradient_names_are_not_read() -> None:
     tracemalloc.stop()
     np.testing.assert_allclose(clipped.values, 0.5)
     assert peak < 100_000
+
+
+def test_a_known_gradient_clips_by_traced_parameters() -> None:
+    jax = pytest.importorskip("jax")
+    g, weights = islices.convert(gradient(), "jax"), jax.numpy.full((9, 3, 2), 0.1)
+    for leaf in (g, islices.to_dense(g)):
+        clipped = islices.norms.adaptive_grad_clip(leaf, weights, 0.1)
+        traced = jax.jit(lambda w, leaf=leaf: islices.to_dense(islices.norms.adaptive_grad_clip(leaf, w, 0.1)))(weights)
+        np.testing.assert_array_equal(np.asarray(traced), np.asarray(islices.to_dense(clipped)))
