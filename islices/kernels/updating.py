@@ -1,9 +1,9 @@
 """Updates of a table's rows in place, by a scatter (add, multiply ...) or by one step of an optimizer.
 
-One thread reads, changes and writes each row, with all slots of the row at once. A step computes the sum of a row's
-gradient immediately before the rule reads it; the sums of all rows are never stored together. The rules are the
-functions of `islices.optim`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`,
-this folder, `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
+One thread reads, changes and writes each row, with all slots of the row at once. A step sums a row's slots immediately
+before the rule reads the sum, and never stores the sums of all rows together. The rules are the functions of
+`islices.optim`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder,
+`islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
 """
 
 from __future__ import annotations

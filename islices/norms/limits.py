@@ -39,10 +39,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an accepted leaf. If the limit is traced, return the leaf with traced values, to clip it in the trace.
-
-        Raise TypeError as `check` does.
-        """
+        """Return the leaf; if the limit is traced, with traced values, because the clip is then unknown."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)

@@ -1,4 +1,4 @@
-"""JAX's steps for the bench: jitted with donated buffers, with optax, and written by hand."""
+"""JAX's steps for the bench, jitted with donated buffers: with optax, and written by hand."""
 
 from __future__ import annotations
 
