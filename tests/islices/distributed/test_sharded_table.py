@@ -162,7 +162,7 @@ def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Pa
         assert type(again.shard.weights) is type(table.shard.weights) or framework == "torch"
         return parts_of(again, state)
 
-    # TensorFlow's dispatcher may end a process whose threads both run a function for the first time (pull request 125641)
+    # TensorFlow's dispatcher may end a process in which two threads run a function for the first time (its PR 125641)
     B.reshape(B.asarray(ids[0]), (2, 3))
     each = [islices.coalesce(embedding_grad(full[i] + full[i], i, ROWS, padding_idx=-1)) for i in ids]
     weights, state = optimizer.step(full.copy(), islices.coalesce(islices.concat(each)), optimizer.init(full))
