@@ -48,7 +48,7 @@ class PerSample:
     samples : int32 array, shape (n,)
         The sample of each slice.
     dense_shape : tuple of int
-        (B, rows, *row_shape).
+        ``(B, rows, *row_shape)``.
     products : tuple of Product
         The factors ``upstream`` (B, T, rows) and ``inputs`` (B, T, width) of each use of a tied table as an output
         layer. The gradient of sample b is its slices, plus the sum over t of the outer products of upstream[b, t] and
