@@ -94,7 +94,7 @@ class PerSample:
 
     @property
     def values(self) -> Array:
-        """The rows of all slices, shape (n, *row_shape)."""
+        """The rows of all slices, shape ``(n, *row_shape)``."""
         return self._part(0)
 
     @property
