@@ -42,14 +42,8 @@ class Limit(NamedTuple):
         """Return the leaf; if the limit is traced, with traced values, because the clip is then unknown."""
         if self.number is not None:
             return leaf
-        B, values = parts(leaf)
-        self.check(B)
-        if modes.is_traced(B, values):
-            return leaf
-        with B.scope():
-            known = B.less_equal(self.array, self.array)
-            values = B.where(B.reshape(known, (1,) * len(B.shape(values))), values, values)
-        return with_values(leaf, values)
+        self.check(parts(leaf)[0])
+        return traced_with(leaf, self.array)
 
     def of(self, E: Backend, dtype: str) -> Any:
         """Return the limit in a form that E can compare with norms of this dtype: a number, or a constant array (1,).
@@ -67,6 +61,17 @@ class Limit(NamedTuple):
         if self.number is not None:
             return backend.asarray(np.full(1, self.number, dtype), like)
         return self.of(backend, dtype)
+
+
+def traced_with(leaf: Any, number: Array) -> Any:
+    """Return the leaf with values that are traced if they were known. `number` is a traced array of one number."""
+    B, values = parts(leaf)
+    if modes.is_traced(B, values):
+        return leaf
+    with B.scope():
+        known = B.less_equal(number, number)
+        values = B.where(B.reshape(known, (1,) * len(B.shape(values))), values, values)
+    return with_values(leaf, values)
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:

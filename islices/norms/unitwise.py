@@ -35,7 +35,7 @@ from islices.norms.clip_formulas import (
 )
 from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import Matrix, array_row_norms, exact_norms, on_host
-from islices.norms.limits import Limit, check_max_norm, limit_of
+from islices.norms.limits import Limit, check_max_norm, limit_of, traced_with
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, finite_norms, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
@@ -185,7 +185,7 @@ def adaptive_grad_clip(
         if B.is_traced(weights) and 0 not in B.shape(weights):  # then the clip of a known leaf is unknown too
             with B.scope():
                 some = B.row_amax(B.reshape(weights, (1, None)))
-            leaf = Limit(None, some, B, "params").lift(leaf)
+            leaf = traced_with(leaf, some)
         measured = measure_units(leaf, along, formula)
         norms = _parameter_norms(measured, weights)
         E = measured.E

@@ -141,14 +141,19 @@ class Optimizer:
                 "not lazy with these options; pass rows='all' if that is meant, or semantics='islices', which is lazy"
             )
 
+    @property
+    def _only_sums_squares(self) -> bool:
+        """Return True if a row with a zero gradient keeps its state: the formula has none, or only an accumulator."""
+        return all(spec.name == "accumulator" for spec in self._formula.state)
+
     def _check_dense(self, source: str) -> None:
         """Raise ValueError for a dense gradient if the user passed rows="touched" and the formula changes rows with a
         zero gradient.
 
         `source` says how users get a sparse gradient.
         """
-        stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
-        if self._requested == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
+        stays = self._only_sums_squares and not is_on(self.hyper.get("weight_decay", 0))
+        if self._requested == "touched" and not stays:
             raise ValueError(
                 f"rows: got 'touched' and a dense gradient, with which {self.name} moves all rows; accepted is a "
                 f"sparse gradient ({source}), or rows left out"

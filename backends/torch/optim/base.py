@@ -282,8 +282,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Warn once if a group has a state of torch's class, and its sparse gradients get another formula than
         torch's."""
         self._of_torch.discard(number)
-        state = [spec.name for spec in optimizer._formula.state]
-        if optimizer.semantics != "torch" and state not in ([], ["accumulator"]):  # these formulas equal torch's
+        if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # other formulas equal torch's
             warn_caller(
                 f"param_groups[{number}]: the loaded state is of torch's class, but semantics={optimizer.semantics!r} "
                 'has another formula for sparse gradients; pass semantics="torch" to continue as torch does'
