@@ -15,7 +15,7 @@ JUDGED := .venv-judged
 JUDGES := --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 # Parts of `make soak`: random and hostile input, every setting, other environments. `make soak-laws` runs one part.
 # Long parts come last, so that an interrupted run has run most parts.
-SOAK := soak-floors soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
+SOAK := soak-floors soak-hostile soak-files soak-laws soak-paddle soak-judged soak-threads soak-variants \
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
@@ -56,8 +56,6 @@ soak-tests:  # spread test by test: one file's mutants take two thirds of the ti
 	$(TIMED) $(PYTEST) --dist worksteal -m soak
 soak-judged:
 	$(TIMED) $(BIN)/python -m islices.conformance.tools.judged $(JUDGES)
-soak-audit:
-	$(TIMED) $(BIN)/islices audit
 soak-laws:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties laws
 soak-files:

@@ -17,18 +17,15 @@ from islices.conformance.properties.hostile import attack, judge
 from islices.conformance.properties.hostile_calls import ENTRIES, Attacked, HostileCall
 from islices.conformance.properties.hostile_input import WatchedArray
 
-BACKENDS = islices.list_backends()
-
 
 def run(*arguments: str, path: Path | str = "") -> subprocess.CompletedProcess[str]:
     return python("-m", "islices.conformance.properties", *arguments, path=path)
 
 
-@pytest.mark.parametrize("name", [x if x == "numpy" else pytest.param(x, marks=pytest.mark.soak) for x in BACKENDS])
-def test_hostile_calls_keep_their_promises(name: str) -> None:
-    result = run("hostile", "-b", name, "--examples", "100", "--seed", "0")
+def test_hostile_calls_keep_their_promises() -> None:  # make soak: all backends
+    result = run("hostile", "-b", "numpy", "--examples", "100", "--seed", "0")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.startswith(f"{name}: 100 hostile calls in ")
+    assert result.stdout.startswith("numpy: 100 hostile calls in ")
     counts = {word: int(n) for n, word in (part.split() for part in result.stdout.strip().split(": ")[-1].split(", "))}
     assert counts["returned"] > 8, "hardly a call got through: the good arguments are bad"
     assert counts["TypeError"] > 8, "hardly a call was refused: nothing is hostile"

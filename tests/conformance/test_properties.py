@@ -14,7 +14,6 @@ from islices.conformance.properties import compare
 from islices.conformance.properties.__main__ import main
 from islices.conformance.properties.running import LAWS, Counterexample, break_law, columns
 
-BACKENDS = islices.list_backends()
 EXAMPLES = 3
 #: A mistake of an adapter: each sum of rows is only the last contribution.
 LAST_WINS = """
@@ -31,12 +30,11 @@ TorchBackend.segment_sum = last_wins
 """
 
 
-@pytest.mark.parametrize("name", [x if x == "numpy" else pytest.param(x, marks=pytest.mark.soak) for x in BACKENDS])
-def test_the_laws_hold(name: str) -> None:
+def test_every_third_law_holds() -> None:  # make soak: all laws on all backends
     found = [
         str(counterexample)
-        for law in list(LAWS.values())[:: 3 if name == "numpy" else 1]  # make soak: all laws
-        for backend, mode in columns([name])
+        for law in list(LAWS.values())[::3]
+        for backend, mode in columns(["numpy"])
         if (counterexample := break_law(law, backend, mode, EXAMPLES, seed=0))
     ]
     assert not found, "\n".join(found)
