@@ -94,7 +94,7 @@ GOOD: dict[str, Callable[[Draw], Any]] = {
     "nonfinite": one_of("propagate", "zero", "raise"), "group": one_of(None, Alone()),
     "backend": lambda d: d.backend.name, "donate": lambda d: d.rarely(),
     "name_or_array": lambda d: d.made(lambda: d.backend.name, d.dense, d.sparse), "op": one_of("sum", "mean"),
-    "invalid": one_of("raise", "drop"),
+    "invalid": one_of("raise", "drop"), "fn": lambda d: lambda x: x, "k": one_of(0, 1, 2),
 }  # fmt: skip
 
 
@@ -280,6 +280,6 @@ def calls(draw: Any, backend: Backend, others: Sequence[Backend]) -> HostileCall
         spoilt = {d.one(*names) for _ in range(d.one(1, 0, 1, 1, 1, 2))} if names else set()
         for n in sorted(spoilt):
             arguments[n] = d.one(*BY_NAME[n]) if n in BY_NAME and d.rarely(80) else d.spoil(arguments[n])
-            if name == "optimizer" and callable(arguments[n]):  # as a schedule, its errors would be the user's
+            if (name == "optimizer" or n == "fn") and callable(arguments[n]):  # its errors would be the user's
                 arguments[n] = None
     return call._replace(arguments=arguments, spoilt=tuple(sorted(spoilt)), aliased=d.aliased)

@@ -113,7 +113,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     Raises
     ------
     TypeError
-        s is not an IndexedSlices.
+        s is not an IndexedSlices, or like is not a sparse object of its framework.
     ValueError
         The framework's type cannot represent s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
 
@@ -134,6 +134,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     backend = s.backend
     if not backend.native_name:
         return s
+    if not (like is None or backend.is_native(like)):
+        raise TypeError(f"like: got {describe(like)}; accepted are None and a {backend.native_name}")
     if s.padded and not backend.sentinel_padding:
         s = without_padding(s)
     if backend.native_needs_coalesced and not s.coalesced:
@@ -461,7 +463,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Raises
     ------
     TypeError
-        The structure holds something else: a generator, a dataclass, a string.
+        fn is not callable, or the structure holds something else: a generator, a dataclass, a string.
 
     Notes
     -----
@@ -473,6 +475,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     >>> map_leaves(np.negative, {"a": np.ones(1), "b": None})
     {'a': array([-1.]), 'b': None}
     """
+    if not callable(fn):
+        raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     return rebuild(tree, iter([None if x is None else fn(x) for x in _checked(tree)]))  # type: ignore[no-any-return]
 
 
