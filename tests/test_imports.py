@@ -100,7 +100,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """Return a dict from names to strings, with an entry for each constant string that the module assigns to a name."""
+    """Return the strings that the module assigns to names, as a dict from names to strings."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -166,8 +166,8 @@ def is_outside(name: str) -> bool:
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """Return the given modules and everything that they import, directly or indirectly. With `heads`, count only
-    imports at the heads of modules."""
+    """Return the given modules and everything that they import, directly or indirectly. With `heads`, ignore imports in
+    functions."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -225,7 +225,7 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
 
 # ---------------------------------------------------------------------- no cycles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of modules that import each other, found by Tarjan's algorithm."""
+    """Return the groups of modules that import each other, found by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -262,7 +262,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # ---------------------------------------------------------------------- imports within functions
 def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> None:
-    """Check imports in functions: frameworks, extras, modules that import either at their head, and modules in LATE."""
+    """Check that an import in a function needs a framework or an extra, directly or indirectly, or is in LATE."""
     late = {
         (name, i.target): f"{name}:{i.line}"
         for name in MODULES

@@ -1,4 +1,4 @@
-"""Test that an operation of a framework without enough memory raises MemoryError, as the operation on the host does."""
+"""Test that an operation raises MemoryError if memory is short, on the host and in a framework."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
-    """Check that `load` never allocates the sizes that a file declares for an array or for the header."""
+    """Check that `load` allocates no memory for a false size of an array or of the header."""
     path = tmp_path / "x.safetensors"
     made = handmade()
     for name in ("a tensor of 2^60 bytes", "header of 2^60 bytes", "header of 99 MB"):
@@ -78,7 +78,7 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `load` raises ValueError if a file shrinks after its header was read. No signal ends the process."""
+    """Check a file that shrinks after `load` has read the header. No signal may end the process."""
     read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:
