@@ -1,7 +1,7 @@
 """Test that imports go one way and make no cycle. The test reads the source without running it.
 
 An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
-Imports under ``if TYPE_CHECKING:`` are for checkers and do not count. ``from islices.optim import factory`` is an
+Imports under ``if TYPE_CHECKING:`` are for type checkers and do not count. ``from islices.optim import factory`` is an
 import of the module `islices.optim.factory`, and of the package `islices.optim` if the name is not a module. Python
 runs a package's ``__init__`` before the package's modules, but this does not count. Otherwise a package that exports
 names of its modules would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not
@@ -67,8 +67,6 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """An import of one module in another."""
-
     target: str
     line: int
     #: name of the function that contains the import, or "" at the head of the module
@@ -112,7 +110,6 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """Return all imports in a module."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:

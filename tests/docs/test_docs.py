@@ -109,7 +109,6 @@ def is_record(x: Any) -> bool:
 
 
 def faults(path: str, x: Any) -> list[str]:
-    """Return the faults in the docstring of a public function or class."""
     name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
     requested = codes(path, x)
     found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in requested]

@@ -139,7 +139,6 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
 
 
 def write() -> None:
-    """Write the table into docs/optimizers.md."""
     start = TEXT.index("| optimizer | islices |")
     PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
 

@@ -185,7 +185,7 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """Check `all_reduce` under `shard_map`, under `vmap`, and along one axis of a mesh that has two."""
+    """Check `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional mesh."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -203,7 +203,7 @@ def under_maps():
 
 
 def derivatives():
-    """Check the gradient through `all_reduce`: each slot gets the row that it would get through a plain sum."""
+    """Check the gradient through `all_reduce`: each slot gets the upstream gradient of its row."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))

@@ -67,7 +67,7 @@ def check(
 
 
 def out(rows: Any) -> Any:
-    """Return a loss with a different weight for each element."""
+    """Return a loss with a different weight for each element of `rows`."""
     return (jnp.sin(rows) * jnp.arange(1.0, rows.size + 1, dtype=rows.dtype).reshape(rows.shape)).sum()
 
 

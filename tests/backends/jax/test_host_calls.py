@@ -210,7 +210,7 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check that a step count which all mapped calls share gives the bits of a single call."""
+    """Check a step count that all mapped calls share. Results have the bits of a single call."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

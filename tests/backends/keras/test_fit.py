@@ -132,8 +132,8 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check a model that is compiled, given to row_sparse, and only then built. Its weights after `fit` have the bits
-    of the functional model."""
+    """Check a model that is compiled, given to row_sparse, and only then built. After `fit`, its weights have the bits
+    of the functional model's weights."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)
@@ -210,7 +210,7 @@ if BACKEND == "jax":
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of torch")
 def test_a_model_of_jax_trains_on_torch_without_its_compiler() -> None:
-    """Check the warning for jit_compile=True, which files have if Keras on JAX saved them."""
+    """Check the warning for jit_compile=True, which Keras on JAX writes into the files of models."""
     with pytest.warns(UserWarning, match="jit_compile: got True; torch.compile refuses .* Proceeding with"):
         model = fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
     assert model.jit_compile is False

@@ -61,8 +61,8 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Return the weights after steps by functions of islices, which join the micro-batches' gradients, coalesce,
-    divide, clip and step."""
+    """Train with functions of islices, and return the weights. Each step joins the gradients of the micro-batches,
+    coalesces, divides and clips them."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -140,8 +140,8 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare a rule with Keras's semantics with Keras's Adam on dense gradients. Keras accumulates gradients, scales
-    the loss, decays and averages."""
+    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Both use Keras's accumulation, loss
+    scale, decay and averages."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

@@ -216,7 +216,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that MPI 3, which counts bytes in C ints, raises for one byte more. MPI 4 accepts this count."""
+    """Check that MPI 3, which counts bytes in C ints, raises for a larger message, and that MPI 4 does not."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -56,7 +56,7 @@ def check_slices(got, parts, op, case):
 
 # ---------------------------------------------------------------------- on every worker process
 def workers(group, ending, folder):
-    """Run all checks in this worker process, and last the function `slow` or `killed`, which `ending` names."""
+    """Run all checks in this worker process, and then the function `slow` or `killed`, which `ending` names."""
     import tensorflow as tf
 
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"

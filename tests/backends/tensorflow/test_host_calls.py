@@ -1,7 +1,7 @@
 """Test compiled kernels in tf.function's graphs: the bits of TensorFlow's operations, and the order of reads and
 writes.
 
-Saved graphs run in another process. XLA cannot compile the kernels, and raises.
+Saved graphs run in another process. Calls in graphs for XLA raise.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` and a step without
-`max_norm`, but leaves gradients unchanged."""
+"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` followed by a step
+without `max_norm`, but leaves gradients unchanged."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the gradients of all parameters but the last. Tables get sparse ones, with duplicates and large values that
-    cancel; the other parameters get dense ones."""
+    """Set the gradients of all parameters but the last. Tables get sparse gradients, with duplicates and large values
+    that cancel; the other parameters get dense gradients."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)

@@ -52,7 +52,8 @@ def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Compare steps with islices.optim, which gets `rows="all"` for dense gradients if the case has a semantics."""
+    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case has a
+    semantics."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer, 0, 12)
@@ -206,7 +207,7 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
 
 
 def test_names_of_torch_optim() -> None:
-    """Check lr_scheduler and Optimizer, which the module has like torch.optim, and the errors for missing names."""
+    """Check the module's lr_scheduler and Optimizer, and the errors for names that the module lacks."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):

@@ -1,5 +1,5 @@
-"""Compare gradients of tied weights on torch, which an embedding and an output layer share, with one backward pass per
-sample."""
+"""Compare gradients of tied weights on torch with one backward pass per sample. An embedding and an output layer share
+the weights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """A model with one bag, and so one product of the output layer, per sample. Samples have fewer products than
-    columns, so that norms use a triangular factor."""
+    """A model with one bag, and so one product of the output layer, per sample. The weight has more columns than a
+    sample has products, so that norms use a triangular factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,8 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """Check memory with a million rows. One float64 table would need 256 MB, and one table per sample 2 GB."""
+    """Check the memory of norms for a table with a million rows. One float64 table would need 256 MB, and one table per
+    sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

@@ -1,4 +1,4 @@
-"""Test the class Backend: its parts, the methods that NumPy on the host replaces, and the gradient of `where`."""
+"""Test the class Backend: its parts, the methods that fall back to NumPy, and the gradient of `where`."""
 
 from __future__ import annotations
 

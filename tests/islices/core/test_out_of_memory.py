@@ -1,4 +1,4 @@
-"""Test that an operation raises MemoryError if memory is short, on the host and in a framework."""
+"""Test that operations raise MemoryError if memory is short, in the modes host and framework."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Test calls whose arguments share memory. If a call would write an element of two arguments, it raises before it
-writes.
+"""Test calls whose arguments share memory. A call that would write one element through two arguments raises first.
 
 Adjacent or interleaved arrays in one buffer are allowed.
 """
@@ -136,7 +135,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """Check slices whose values are the table. The call uses the values from before the call."""
+    """Check slices whose values are the table that the call changes. The call uses the values from before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)

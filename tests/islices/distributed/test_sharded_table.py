@@ -27,7 +27,7 @@ ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
 
 
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join the ranks' shards to one table and its state, and check that all shards have the same step count."""
+    """Join the ranks' shards of the table and its state, and check that all shards have the same step count."""
     steps = {part["step"].tolist()[0] for part in parts}
     assert len(steps) == 1
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "step"} | {
@@ -93,7 +93,7 @@ def sharded(group: Group, name: str) -> dict[str, Host]:
 
 
 def alone(name: str, size: int) -> dict[str, Host]:
-    """Train in one process. Each step coalesces every rank's gradient, concatenates them in the order of ranks, and
+    """Train in one process. Each step coalesces the ranks' gradients, concatenates them in the order of ranks, and
     coalesces the result."""
     (optimizer, _, rows), table = CASES[name], start_of(name)
     state = optimizer.init(table, master=name == "master")

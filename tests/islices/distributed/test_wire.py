@@ -192,7 +192,7 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Check that ranks receive the modelled bytes, and besides only headers, padding, samples and counts."""
+    """Check that ranks receive the modelled bytes and, in addition, only headers, padding, samples and counts."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)

@@ -46,7 +46,6 @@ def wide() -> Any:
 
 
 def array(framework: str, x: Any, dtype: str) -> Any:
-    """Return `x` as an array of the framework with the dtype."""
     host = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     backend = islices.get_backend(framework)
     if framework == "numpy":
@@ -75,8 +74,8 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Return slices of each kind in ROWS with int32 and int64 indices. Their rows are known or unknown in number, and
-    have 0 to 2 dimensions."""
+    """Return slices of each kind in ROWS, with int32 and int64 indices. The number of rows is known or unknown, and
+    rows have 0 to 2 dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):

@@ -41,7 +41,7 @@ print("kernels" if kernels.active() else "NumPy", found, compiled)
 
 
 def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
-    """Run `code` and some work in a fresh interpreter. Return "kernels" or "NumPy", the numbers of loaded and compiled
+    """Run `code` and WORK in a fresh interpreter. Return "kernels" or "NumPy", the numbers of loaded and compiled
     kernels, and stderr."""
     changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
     given = {name: value for name, value in changed.items() if value is not None}

@@ -132,8 +132,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Check scatter on views of larger arrays, on Fortran order and on read-only memory. Memory outside a view stays
-    unchanged."""
+    """Check scatter on views of larger arrays, on arrays in Fortran order and on read-only arrays. Memory outside a
+    view stays unchanged."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (

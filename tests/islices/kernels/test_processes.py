@@ -178,7 +178,7 @@ def test_after_an_exception_in_the_caller_the_pool_works(
 
 
 def test_interrupted_for_real() -> None:
-    """Interrupt calls at random moments. Each raises KeyboardInterrupt, and the next call is right."""
+    """Interrupt calls at random moments. Each interrupted call raises KeyboardInterrupt, and the next call is right."""
     run(
         """
         import _thread, random, signal

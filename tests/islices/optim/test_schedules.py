@@ -45,7 +45,8 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Take each step with a new optimizer whose rate is the constant for this step. Return the table and the state."""
+    """Take each step with a new optimizer that has the rate of this step as a constant. Return the table and the
+    state."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):
@@ -128,7 +129,7 @@ def test_any_real_number_is_a_float(x: Any) -> None:
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:
-    """Check that float32(0.9) gives the bits of the same number as a Python float, as clause 16 requires."""
+    """Check that np.float32(0.9) gives the bits of the Python float with the same value, as clause 16 requires."""
     table = TABLE.astype(np.float64)
     grad = islices.IndexedSlices(np.ones((1, 2)), np.array([1]), (ROWS, 2))
     ends = []

@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- equality
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare a gradient with its native object in a framework. One side may be coalesced."""
+    """Compare a gradient with its copy in a framework. One side may be coalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -195,7 +195,7 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `diff` finds a new cause as soon as its record is registered, without and with a factor."""
+    """Check that `diff` finds a new cause as soon as its record is registered, also together with a factor."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

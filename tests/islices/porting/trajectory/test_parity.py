@@ -1,4 +1,5 @@
-"""Test `islices.parity`: equal trainings are equal, rounding is no fault, and parity finds where each fault begins."""
+"""Test `islices.parity`: it reports equal trainings as equal, treats rounding as equal, and finds where each fault
+begins."""
 
 from __future__ import annotations
 
@@ -181,8 +182,8 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """Check that parity names the cause of a difference that is largest in a bias of one element. One element proves no
-    cause."""
+    """Check that parity names the cause, although the largest difference is in a bias of one element. One element
+    proves no cause."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
