@@ -94,8 +94,8 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax on the rows of each gradient only. From each leaf of the table's shape, cut these rows, update them and
-    write them back."""
+    """Run optax, but only on the rows that each gradient contains. From each leaf of the table's shape, cut these rows,
+    update them and write them back."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]

@@ -1,4 +1,5 @@
-"""Test calls whose arguments share memory. A call that would write one element through two arguments raises first.
+"""Test calls whose arguments share memory. A call that would write one element through two arguments raises before it
+writes.
 
 Adjacent or interleaved arrays in one buffer are allowed.
 """

@@ -83,7 +83,8 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare norms and clips with exact arithmetic, and the semantics "keras" with a call in one process."""
+    """Compare norms and clips with exact arithmetic. Compare clips with the semantics "keras" with a clip in one
+    process."""
     whole_tree = gradients()[name]
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}

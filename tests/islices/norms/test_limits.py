@@ -36,7 +36,7 @@ def test_an_array_clips_as_its_number(framework: str, mode: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_gradient_flows_to_a_limit(framework: str) -> None:
-    """Check SPEC clause 10. The values' gradient is that for a constant limit."""
+    """Check that the values' gradient is the same as for a constant limit (SPEC clause 10)."""
     tape, g = Tape(framework), np.array([[1, -2], [3, 1]], np.float32)
 
     def loss(x: Any, limit: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Test steps that differ between two frameworks. Reports must name the one or two causes, also after many steps."""
+"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, also after many
+steps."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_an_infinity_is_near_nothing_else() -> None:
 
 
 def test_one_element_is_never_enough() -> None:
-    """Check that one element never proves a cause. One number may be minus or half another by chance."""
+    """Check that one element never proves a cause. By chance, any number may be half of another, or its negative."""
     a = IndexedSlices(np.array([[0.123456789012345]]), np.array([3]), (5, 1))
     for b in (a * -1, a * 0.5, IndexedSlices(a.values, a.indices + 1, (5, 1))):
         assert islices.diff(a, b, batch_size=2).causes == ()
