@@ -174,7 +174,8 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """Check a program like the public DLRM. Its losses must be the same with its optimizer and with that of islices."""
+    """Check that a program like the public DLRM has the same losses with the program's optimizer and with that of
+    islices."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "rwsadagrad.py").write_text(ROWWISE)

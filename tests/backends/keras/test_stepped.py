@@ -140,8 +140,8 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Both use Keras's accumulation, loss
-    scale, decay and averages."""
+    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Keras accumulates gradients, scales the
+    loss, decays and averages around both."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

@@ -251,7 +251,7 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Check a clip by two replicas of TensorFlow on one CPU. Their devices must be configured before TensorFlow
+    """Check a clip by two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow
     starts."""
     import tensorflow as tf
 

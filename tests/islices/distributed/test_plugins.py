@@ -1,5 +1,5 @@
-"""Test an engine of another distribution, found through an entry point. Its ranks are processes that exchange files in
-a folder.
+"""Test an engine of another distribution, found through an entry point. The engine's ranks are processes that exchange
+files in a folder.
 
 The engine is for arrays of loopback, a test framework, and passes the suite's cases for ranks like a built-in engine.
 """

@@ -188,7 +188,7 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """Return a loss function of a table, a dense array, ids and weights. It gives one loss per sample."""
+    """Return a function of a table, a dense array, ids and weights, which computes one loss per sample."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w

@@ -1,4 +1,4 @@
-"""Test a step that reuses the norm's grouping of indices. Its bits are those of NumPy, even if indices change in
+"""Test a step that reuses the norm's grouping of indices. The step has NumPy's bits, even if indices change in
 between."""
 
 from __future__ import annotations

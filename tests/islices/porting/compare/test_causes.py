@@ -52,7 +52,7 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """Return the gradient of torch.nn.Embedding. It is sparse unless `options` has sparse=False."""
+    """Return the gradient of torch.nn.Embedding, which is sparse unless `options` has sparse=False."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -153,8 +153,8 @@ def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
 
 # ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
-    """Return the gradients of a classifier, computed by the framework `by`. Its parts are tanh(embedding + positions),
-    mean, linear layer and cross entropy."""
+    """Return the gradients of a classifier, computed by the framework `by`. The classifier is tanh(embedding +
+    positions), mean, linear layer and cross entropy."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
     if by == "torch":
         table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))
