@@ -239,7 +239,6 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
 # ---------------------------------------------------------------------- statements about the project
 @pytest.mark.parametrize("name", PUBLIC)
 def test_stability_lists_the_public_names(name: str) -> None:
-    """Check that the frozen list in docs/stability.md equals the module's ``__all__``."""
     listed = re.search(
         rf"^{re.escape(name)}: ((?:.+\n)(?:  .+\n)*)", (ROOT / "docs/stability.md").read_text("utf-8"), re.M
     )
@@ -249,7 +248,6 @@ def test_stability_lists_the_public_names(name: str) -> None:
 
 
 def test_stability_names_the_supported_versions() -> None:
-    """Check that the versions in docs/stability.md equal those in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     text = (ROOT / "docs/stability.md").read_text("utf-8")
     lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}

@@ -186,7 +186,6 @@ def test_from_optim_has_the_bits_of_a_step(name: str) -> None:
     ids=["schedule", "rmsprop", "all rows"],
 )
 def test_from_optim_has_these_bits_in_jit(optimizer: Any, dtype: str) -> None:
-    """Compare jitted steps with steps of islices.optim, bit by bit."""
     grads = [jax.tree.map(lambda x: x.astype(dtype) if x.dtype == "float32" else x, gradient(k)) for k in range(4)]
     start = {"table": START["table"].astype(dtype)}
     params, state = train(front.from_optim(optimizer), start, [{"table": g["table"]} for g in grads], jit=True)

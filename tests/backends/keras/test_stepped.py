@@ -155,7 +155,6 @@ def test_kerass_own_course_around_the_rule() -> None:
 
 
 def test_variables_that_are_excluded_do_not_decay() -> None:
-    """Check Keras's weight decay, and the decay of the rule."""
     nothing = tf.IndexedSlices(tf.zeros((1, 1)), tf.constant([0]), tf.constant([2, 1]))
     of_keras = front.Stepped(optim.sgd(0.5, rows="all"), weight_decay=0.5)
     for optimizer in (of_keras, front.Stepped(optim.adamw(0.5, weight_decay=0.5))):

@@ -223,7 +223,6 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Check that modules create no locks except `islices.core.locks.Lock` and those in `allowed`."""
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers

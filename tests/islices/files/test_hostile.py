@@ -46,7 +46,6 @@ def test_each_is_refused_for_its_own_reason(name: str, tmp_path: Path) -> None:
 
 
 def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
-    """Check that `load` raises if any single bit of an array is flipped."""
     path = tmp_path / "x.safetensors"
     s = islices.IndexedSlices(np.array([[1.5], [2.5]], np.float32), np.array([3, 1]), (2**40, 1))
     islices.save(path, s)
@@ -62,7 +61,6 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
-    """Check that `load` allocates no memory for a false size of an array or of the header."""
     path = tmp_path / "x.safetensors"
     made = handmade()
     for name in ("a tensor of 2^60 bytes", "header of 2^60 bytes", "header of 99 MB"):

@@ -67,7 +67,6 @@ def copy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """Check that a second process loads all kernels from disk and compiles none."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
     assert first[1] == 0, first
     assert first[2] >= 3, first
