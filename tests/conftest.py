@@ -31,7 +31,7 @@ def place(item: pytest.Item) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile XLA's programs once for all workers and all processes that tests start."""
+    """Let all workers, and the processes that tests start, share one cache of JAX's compiled programs."""
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -48,7 +48,8 @@ def copied(to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Return the installed copy, another copy, and the python of the environment."""
+    """Make two copies of the checkout, and an environment with an editable install of one. Return the installed copy,
+    the other copy, and the environment's python."""
     folder = tmp_path_factory.mktemp("clones")
     installed, other = copied(folder / "installed"), copied(folder / "other")
     environment = folder / "environment"
@@ -114,7 +115,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Check that an islices whose packages are in one folder, as in a wheel, works from a zip file."""
+    """Check that islices runs from a zip file with all packages in one folder, as in a wheel."""
     installed, _, python = clones
     with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
         for part in ("islices", "backends", "conformance"):

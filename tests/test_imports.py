@@ -1,7 +1,7 @@
 """Test that imports go one way and make no cycle. The test reads the source without running it.
 
 An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
-Imports under ``if TYPE_CHECKING:`` are for checkers and do not count. ``from islices.optim import factory`` is an
+Imports under ``if TYPE_CHECKING:`` are for type checkers and do not count. ``from islices.optim import factory`` is an
 import of the module `islices.optim.factory`, and of the package `islices.optim` if the name is not a module. Python
 runs a package's ``__init__`` before the package's modules, but this does not count. Otherwise a package that exports
 names of its modules would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not
@@ -67,8 +67,6 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """An import of one module in another."""
-
     target: str
     line: int
     #: name of the function that contains the import, or "" at the head of the module
@@ -100,7 +98,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """Return a dict from names to strings, with an entry for each constant string that the module assigns to a name."""
+    """Return the strings that the module assigns to names, as a dict from names to strings."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -112,7 +110,6 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """Return all imports in a module."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:
@@ -166,8 +163,8 @@ def is_outside(name: str) -> bool:
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """Return the given modules and everything that they import, directly or indirectly. With `heads`, count only
-    imports at the heads of modules."""
+    """Return the given modules and everything that they import, directly or indirectly. With `heads`, ignore imports in
+    functions."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -225,7 +222,7 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
 
 # ---------------------------------------------------------------------- no cycles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of modules that import each other, found by Tarjan's algorithm."""
+    """Return the groups of modules that import each other, found by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -262,7 +259,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # ---------------------------------------------------------------------- imports within functions
 def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> None:
-    """Check imports in functions: frameworks, extras, modules that import either at their head, and modules in LATE."""
+    """Check that an import in a function needs a framework or an extra, directly or indirectly, or is in LATE."""
     late = {
         (name, i.target): f"{name}:{i.line}"
         for name in MODULES

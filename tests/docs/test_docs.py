@@ -63,7 +63,8 @@ def public_module(name: str) -> ModuleType:
 
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
-    """Return a dict from each public name of the module to its function, class or number."""
+    """Return a dict from the module's public names to their objects. Objects of frameworks, modules and Literals are
+    left out."""
     return {
         name: getattr(module, name)
         for name in module.__all__
@@ -84,10 +85,10 @@ def raises(function: Any) -> bool:
 
 
 def codes(path: str, x: Any) -> set[str]:
-    """Return the codes of the faults that numpydoc must not find in a docstring.
+    """Return the codes of numpydoc's checks that apply to the docstring of `x`.
 
-    Modules for a framework use the framework's parameters: a class without an ``__init__`` inherits its parameters, and
-    a function may pass parameters on. The docstring may name the source of such parameters.
+    In modules for frameworks, a class without an ``__init__`` inherits the framework's parameters, and a function may
+    pass parameters on. Such a docstring may name the source of these parameters instead.
     """
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):
@@ -108,7 +109,6 @@ def is_record(x: Any) -> bool:
 
 
 def faults(path: str, x: Any) -> list[str]:
-    """Return the faults in the docstring of a public function or class."""
     name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
     requested = codes(path, x)
     found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in requested]
@@ -124,7 +124,7 @@ def faults(path: str, x: Any) -> list[str]:
 
 
 def method_faults(path: str, x: Any) -> list[str]:
-    """Return the faults in the docstring of a public method. The docstring of the class has the examples and the
+    """Return the faults in the docstring of a public method. Only the docstring of its class must have an example and a
     clause."""
     silent = not inspect.signature(x).parameters.keys() - {"self"}
     return [
@@ -136,7 +136,7 @@ def method_faults(path: str, x: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings(name: str) -> None:
-    """Check that each public name and method documents its summary, parameters, results, errors, clause, and an
+    """Check that public names and methods document their summary, parameters, results, errors, clause and an
     example."""
     module = public_module(name)
     found: dict[str, list[str]] = {}
@@ -155,8 +155,7 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """Return the command of the Makefile's target docs. The command uses this interpreter, and writes to the folder
-    `out`."""
+    """Return the command of the Makefile's target docs, changed to this interpreter and to the folder `out`."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
@@ -165,7 +164,7 @@ def make_docs(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the documentation, with warnings as errors, and return its folder."""
+    """Build the documentation, with warnings as errors, and return the folder of its pages."""
     out = tmp_path_factory.mktemp("build")
     line = make_docs(out)
     assert "-W" in line
@@ -185,7 +184,7 @@ def test_every_command_has_its_help(pages: Path) -> None:
 
 
 class Page(HTMLParser):
-    """The text of a page, its ids, its links, and the files that a browser loads for the page."""
+    """A parser that collects a page's text, ids and links, and the files that a browser loads for the page."""
 
     LOADS: ClassVar = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -240,7 +239,6 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
 # ---------------------------------------------------------------------- statements about the project
 @pytest.mark.parametrize("name", PUBLIC)
 def test_stability_lists_the_public_names(name: str) -> None:
-    """Check that the frozen list in docs/stability.md equals the lists ``__all__`` of the modules."""
     listed = re.search(
         rf"^{re.escape(name)}: ((?:.+\n)(?:  .+\n)*)", (ROOT / "docs/stability.md").read_text("utf-8"), re.M
     )
@@ -250,7 +248,6 @@ def test_stability_lists_the_public_names(name: str) -> None:
 
 
 def test_stability_names_the_supported_versions() -> None:
-    """Check that the versions in docs/stability.md equal those in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     text = (ROOT / "docs/stability.md").read_text("utf-8")
     lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}

@@ -1,4 +1,4 @@
-"""Test that the examples in the docstrings of the core are true with NumPy as the only dependency."""
+"""Run the examples in the core's docstrings, with NumPy as the only dependency."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MODULES = sorted(
 
 
 class Finder(doctest.DocTestFinder):
-    """A finder that includes decorated functions. doctest's finder omits them, because it assigns them to the
-    decorator's module."""
+    """A finder of doctests that includes decorated functions. doctest's finder assigns these to the decorator's module,
+    and omits them."""
 
     def _from_module(self, module: Any, object: Any) -> bool:
         return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc]

@@ -104,7 +104,7 @@ def test_per_sample_gradients() -> None:
     "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
 )
 def test_keras_fit(backend: str) -> None:
-    """Check that weights agree except for Adam, whose step changes all rows in Keras but only the rows of the batch in
+    """Check that weights agree except for Adam. Adam changes all rows in Keras, and only the rows of the batch in
     islices."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
@@ -174,7 +174,7 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """Check that a program like the public one has the same losses with its optimizer and with the optimizer of
+    """Check that a program like the public DLRM has the same losses with the program's optimizer and with that of
     islices."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
@@ -195,7 +195,7 @@ def test_dlrm(tmp_path: Path) -> None:
 
 
 def launched(name: str, *launcher: str) -> str:
-    """Run an example under a launcher of ranks, and return what the example prints."""
+    """Run an example under a launcher of ranks, and return its output."""
     command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

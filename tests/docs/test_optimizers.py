@@ -43,8 +43,8 @@ def exists(name: str, options: dict[str, Any], semantics: str) -> str:
 
 
 def table() -> str:
-    """Return the table with a line for each optimizer, and a line for each option that some values of `rows`
-    exclude."""
+    """Return the table of docs/optimizers.md, with a line for each optimizer, and one for each option that excludes
+    some values of `rows`."""
     rows = [["optimizer", *SEMANTICS], ["---"] * (1 + len(SEMANTICS))]
     for name, record in RECORDS.items():
         plain = [exists(name, {}, semantics) for semantics in SEMANTICS]
@@ -105,8 +105,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """Check that each docstring in islices/optim/records/ has the common text in full, which help() and editors
-    show."""
+    """Check each function's options, and its docstring: the common text must be there in full for help() and
+    editors."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED
@@ -139,7 +139,6 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
 
 
 def write() -> None:
-    """Write the table into docs/optimizers.md."""
     start = TEXT.index("| optimizer | islices |")
     PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
 

@@ -1,7 +1,7 @@
 """Check the pages as GitHub shows them.
 
-Links and tasks must have a target, and the side bar must have every page. Each measured figure must have a date, a
-machine and a command.
+Links and the answers to tasks must have targets, and the side bar must list every page. Each measured figure must have
+a date, a machine and a command.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def targets(text: str) -> Iterator[str]:
-    """Yield the targets of the text's links and pictures, except targets on other sites."""
+    """Yield the targets of the text's links and images, except targets on other sites."""
     for token in tokens(text):
         for child in token.children or ():
             target = child.attrGet({"link_open": "href", "image": "src"}.get(child.type, ""))
@@ -82,7 +82,7 @@ def test_its_links_are_absolute_on_a_package_index(monkeypatch: pytest.MonkeyPat
 
 # ---------------------------------------------------------------------- tasks, contents, pictures
 def rows(page: Path) -> list[str]:
-    """Return the rows of the tables in the page, without the head rows."""
+    """Return the rows of all tables in the page, without their head rows."""
     lines = page.read_text("utf-8").splitlines()
     is_head = [line.startswith("|---") for line in [*lines[1:], ""]]
     return [line for line, head in zip(lines, is_head, strict=True) if line.startswith("| ") and not head]
@@ -109,7 +109,7 @@ def paragraphs(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_what_was_measured_names_machine_and_command(page: Path) -> None:
-    """Check that each paragraph with a date also has the cores, memory and command of the measurement."""
+    """Check that each paragraph with a date also gives the cores, the memory and the command of the measurement."""
     command = r"`(\w+=\w+\s)*(islices|make|pytest|python examples/\w+\.py)\s[^`]+`"
     for text in paragraphs(page):
         if re.search(r"\b20\d\d-\d\d-\d\d\b", text):

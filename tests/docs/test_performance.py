@@ -31,8 +31,8 @@ def read() -> dict[str, Any]:
 
 
 def measured(run: dict[str, Any]) -> list[tuple[str, str, float, str, float, float]]:
-    """Return each step with the milliseconds of islices' fastest code and of the fastest other code, and with their
-    ratio."""
+    """Return one row per step: its name, the framework, the milliseconds of islices, the fastest other code, that
+    code's milliseconds, and the ratio."""
     found = []
     for record in run["records"]:
         times = record["milliseconds"]
@@ -58,7 +58,7 @@ def table(run: dict[str, Any]) -> str:
 
 
 def chart(run: dict[str, Any]) -> str:
-    """Return an SVG that has two bars for each step: the time of islices and of the fastest other code."""
+    """Return an SVG with two bars per step: the times of islices and of the fastest other code."""
     steps = measured(run)
     scale, height = 420 / max(max(row[2], row[4]) for row in steps), 38 * len(steps) + 40
     lines = [

@@ -24,7 +24,7 @@ MAPPINGS = {"reversed": [4, 3, 2, 1, 0], "mixed": [-1, 3, 0, -1, 4], "all new": 
 
 
 def cast(framework: str, x: Any, dtype: str) -> Any:
-    """Return `x` as an array of the framework with a dtype, or skip the test if the framework lacks the dtype."""
+    """Return `x` as an array of the framework, or skip the test if the framework lacks the dtype."""
     B = islices.get_backend(framework)
     if dtype not in B.float_dtypes:
         pytest.skip(f"{framework} has no {dtype}")
@@ -38,7 +38,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """Renumber row by row, and return the result. The iterable `new` has values for rows that have no old row."""
+    """Return `old` renumbered row by row. The iterable `new` gives the rows that have no old row."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])
@@ -104,7 +104,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Check a step on a renumbered table: kept rows equal a step on the old table, and new rows equal a step on a new
+    """Check a step on a renumbered table. Kept rows get the step of the old table, and new rows get the step of a new
     table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)
@@ -180,8 +180,7 @@ Moments = namedtuple("Moments", ["count", "mu"])
 
 
 def test_trees_of_frameworks() -> None:
-    """Check that numbers, other objects and other layers are unchanged, and that the chosen table and its states are
-    renumbered."""
+    """Check that only the chosen table and its states are renumbered in a tree."""
     params = {"words": np.arange(6.0).reshape(3, 2), "head": np.ones((2, 4)), "none": None}
     state = (Moments(np.int32(7), {"words": params["words"], "head": params["head"]}), None, {"lr": 0.1})
     params, after = renumber(params, [2, -1], state, state_fill=0.0, tables="words", states="*.words")

@@ -1,8 +1,7 @@
-"""Test JAX's processes and mapped axes as ranks: real processes, and a mapped axis over four CPU devices of one
-process.
+"""Test JAX's processes and mapped axes as ranks: real processes, and an axis over four CPU devices of one process.
 
-Each rank runs a function of this file. The function computes left folds of all ranks' data in NumPy, and checks that
-the results have the same bits. A launch fails with the traceback of the first rank that finds a difference.
+Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
+the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
 """
 
 import os
@@ -25,8 +24,8 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return (values, indices), each of shape (4, n, ...), one part per rank. Indices repeat, and the sentinel pads
-    each part."""
+    """Return the values and indices of four ranks, stacked along a new first axis. Indices repeat; zeros at row ROWS
+    pad the shorter ranks."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -61,8 +60,8 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Check the received bytes for parts of similar lengths, which need one exchange, and of very different lengths,
-    which need several rounds."""
+    """Check the bytes that `all_to_all` and `all_gather` deliver. Parts of similar lengths need one exchange, and parts
+    of very different lengths need several."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
@@ -78,7 +77,7 @@ def move_bytes(group):
 
 
 def one_program(group):
-    """Check a program with a mapped axis whose devices belong to different processes."""
+    """Check a mapped axis whose devices belong to different processes."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -90,8 +89,8 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Check that all ranks raise for an input that one rank cannot reduce, and that ranks can use the group
-    afterwards."""
+    """Check that all ranks raise if one rank's input is no gradient. A later call, with another shape on one rank, must
+    raise for the shape."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))
@@ -124,8 +123,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise the error of a collective, with the seconds until the error. Rank 0 waits for the other ranks' errors,
-    because its end ends all ranks."""
+    """Raise the error of a collective that fails, with the seconds until it failed. Rank 0 waits for the other ranks'
+    errors first, because the end of rank 0 ends all ranks."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -155,7 +154,7 @@ def within_programs(group):
 
 
 def mapped(fn, **specs):
-    """Return `fn` compiled over a mapped axis of four devices."""
+    """Map `fn` over an axis of four devices, and compile it."""
     from jax.sharding import PartitionSpec as P
 
     specs = {"in_specs": P(AXIS), "out_specs": P(), **specs}
@@ -175,7 +174,7 @@ def reduced(values, indices, strategy="auto", axis=AXIS):
 
 
 def check_padded(got, expected, slots, case):
-    """Check that `got` has the expected slices, followed by empty slots."""
+    """Check that `got` has the expected slices in the first slots, and padding in the others."""
     values, indices = map(np.asarray, got)
     n = len(expected[1])
     assert len(indices) == slots, (case, indices)
@@ -186,7 +185,7 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """Check `shard_map`, `vmap`, and one mapped axis over two mesh axes."""
+    """Check `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional mesh."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -204,7 +203,7 @@ def under_maps():
 
 
 def derivatives():
-    """Compare the gradient through islices' all_gather with the gradient through JAX's all_gather."""
+    """Check the gradient through `all_reduce`: each slot gets the upstream gradient of its row."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))
@@ -233,7 +232,7 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with steps on one device that has all ranks'
+    """Compare data-parallel steps of a table and a dense layer with steps of one device, which computes all ranks'
     gradients."""
     from jax.sharding import PartitionSpec as P
 

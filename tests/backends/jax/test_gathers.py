@@ -50,8 +50,8 @@ def check(
     tolerance: float = 1e-5,
     wraps: Any = EVERY,
 ) -> Any:
-    """Check the loss and the gradients of value_and_grad against jax.value_and_grad, eager and jitted, and return the
-    first gradients."""
+    """Compare the loss and the gradients of value_and_grad with those of jax.value_and_grad, under each function of
+    `wraps` (default: eager and jitted). Return the gradients under the first function."""
     results = []
     for wrap in wraps:
         value, want = wrap(jax.value_and_grad(loss))(params, *args)
@@ -67,7 +67,7 @@ def check(
 
 
 def out(rows: Any) -> Any:
-    """Return a loss whose gradient differs from row to row."""
+    """Return a loss with a different weight for each element of `rows`."""
     return (jnp.sin(rows) * jnp.arange(1.0, rows.size + 1, dtype=rows.dtype).reshape(rows.shape)).sum()
 
 
@@ -383,7 +383,7 @@ LARGE = {
 
 
 def random_program(seed: int) -> Callable[[Any, Any], Any]:
-    """Return a loss that reads rows at random places through random wrappers."""
+    """Return a loss that reads rows in random ways, under random transformations of JAX."""
     choose = random.Random(seed)
 
     def read() -> Callable[[Any, Any], Any]:

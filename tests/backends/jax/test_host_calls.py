@@ -1,5 +1,4 @@
-"""Test compiled kernels inside jitted JAX programs on CPU: the kernels' bits, transformations, and programs without
-kernels."""
+"""Test compiled kernels inside jitted JAX programs on CPU: bits, transformations, and programs that use no kernels."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ def bags(table: Any, ids: Any) -> Any:
 
 
 def train(table: Any, state: Any, ids: Any) -> Any:
-    """Take a step on the clipped gradient of bags. The gradient stores one row per bag, and for each slot the position
-    of its row."""
+    """Take one training step with a clipped gradient. The gradient of `bags` stores one row per bag, and each slot
+    stores the position of its row."""
     value, grad = islices.value_and_grad(bags)(table, ids)
     grad, norm = islices.clip_by_global_norm(grad, 0.1)
     table, state = OPTIMIZER.step(table, grad, state)
@@ -79,7 +78,7 @@ def check_equal(got: Any, wanted: Any) -> None:
 
 
 def check_as_xla(fn: Callable[..., Any], *args: Any) -> None:
-    """Check that `fn` gives the same bits with kernels and with XLA's operations."""
+    """Check that `fn` gives the same bits with compiled kernels as with XLA's operations."""
     got = fn(*args)
     jax.clear_caches()  # tracing chooses between kernels and operations, and jit keeps traced programs
     with islices.config.use_kernels(False):
@@ -211,7 +210,7 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check a step count that all mapped calls share: divisions by it have the bits of a single call."""
+    """Check a step count that all mapped calls share. Results have the bits of a single call."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

@@ -1,5 +1,4 @@
-"""Test features of JAX: 32-bit types by default, slices as a pytree under jit, tracers together with concrete
-leaves."""
+"""Test features of JAX: 32-bit types by default, slices as a pytree, arithmetic on a pytree's leaves, gradients."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ COPIES: dict[str, Any] = {
 
 
 def _over_axis(fn: Any, *args: Any) -> Any:
-    """Return the first three slots of `fn` over two mapped calls with the same gradient."""
+    """Map `fn` over an axis with two copies of the arguments. Return the first three slots of the first result."""
     out = jax.vmap(fn, axis_name="d")(*(jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in args))
     return jax.tree.map(lambda x: x[0][:3], out)
 

@@ -45,7 +45,7 @@ def make_scan(look: Look) -> Any:
 
 
 def branches(t: Any, d: Any) -> Any:
-    """Take the second branch."""
+    """Return a loss with a `lax.cond` that always runs its second branch."""
     taken = lax.cond((d * d).sum() < 0, lambda: one_loss(lookup, t, d), lambda: (lookup(t, jnp.asarray(4)) * d)[0])
     return taken + lookup(t, jnp.asarray([0, 5])).sum()
 
@@ -193,7 +193,8 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
 
 
 def test_segment_sum_mapped_with_constant_segments() -> None:
-    """Check that XLA does not use the same array for the zeros of the sums and for the segments (`scatters.fold`)."""
+    """Check that XLA does not use one buffer both for the initial zeros of the sums and for the segments
+    (`scatters.fold`)."""
 
     def sums(x: Any) -> Any:
         with B.scope():

@@ -1,4 +1,4 @@
-"""Test islices.backends.jax.optax against optax on dense gradients, and against steps of islices.optim by hand."""
+"""Test islices.backends.jax.optax against optax on dense gradients, and against steps with islices.optim."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START = {
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Turn kernels off, because the tests would wait for each rule's compilation, and kernels have the same bits."""
+    """Turn kernels off, because kernels have the same bits and take seconds to compile."""
     with islices.config.use_kernels(False):
         yield
 
@@ -67,7 +67,7 @@ def train(tx: Any, params: Any, grads: Any, *, jit: bool = False, apply: Any = f
 
 
 def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax on dense gradients, operation by operation."""
+    """Run optax on dense gradients, without jit."""
     return train(tx, START, map(dense, grads), apply=optax.apply_updates)
 
 
@@ -77,8 +77,8 @@ def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
     [(lambda: optax.sgd(0.1), True), (lambda: optax.sgd(lambda count: 0.1), False), (lambda: optax.scale(-1), False)],
 )
 def test_changed_indices_raise_where_they_are_used(make: Any, jit: bool) -> None:
-    """Check that changed indices raise. Under jit, only indices that became floats raise; changed integers make the
-    table NaN."""
+    """Check that changed indices raise. Under jit, indices raise only if they became floats; changed integer indices
+    make the table NaN."""
     for tx in (make(), optax.chain(make(), front.clip_by_global_norm(1.0))):
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\).*on_rows"):
             train(tx, START, [gradient(0)], jit=jit)
@@ -94,8 +94,8 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax on touched rows only. Rows are read by hand from each leaf that has the table's shape, and written
-    back."""
+    """Run optax, but only on the rows that each gradient contains. From each leaf of the table's shape, cut these rows,
+    update them and write them back."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]
@@ -117,8 +117,8 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Compare weights and state with optax in three cases: all rows, gradients that touch every row, and gradients that
-    touch few rows."""
+    """Compare weights and state with optax for `rows="all"`, for gradients with every row, and for gradients with few
+    rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     check_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     check_same(train(front.on_rows(make()), START, every), stock(make(), every))
@@ -186,7 +186,6 @@ def test_from_optim_has_the_bits_of_a_step(name: str) -> None:
     ids=["schedule", "rmsprop", "all rows"],
 )
 def test_from_optim_has_these_bits_in_jit(optimizer: Any, dtype: str) -> None:
-    """Check that a jitted step has the bits of islices.optim, and that it rounds 16-bit rows once."""
     grads = [jax.tree.map(lambda x: x.astype(dtype) if x.dtype == "float32" else x, gradient(k)) for k in range(4)]
     start = {"table": START["table"].astype(dtype)}
     params, state = train(front.from_optim(optimizer), start, [{"table": g["table"]} for g in grads], jit=True)

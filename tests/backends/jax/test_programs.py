@@ -1,4 +1,4 @@
-"""Test that programs of flax and equinox on plain arrays take the steps of optax on dense gradients."""
+"""Test that flax and equinox programs with plain arrays train as optax does on dense gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARAMS = {"table": jax.random.normal(jax.random.key(0), (ROWS, WIDTH)), "out": j
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Turn kernels off, because the tests would wait for each rule's compilation, and kernels have the same bits."""
+    """Turn kernels off, because kernels have the same bits and take seconds to compile."""
     with islices.config.use_kernels(False):
         yield
 

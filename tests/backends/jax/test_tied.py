@@ -1,4 +1,4 @@
-"""Test a Table that is looked up and multiplied on JAX, against jax.vmap(jax.grad)."""
+"""Test a table on JAX that a model both looks up and multiplies, against jax.vmap(jax.grad)."""
 
 from __future__ import annotations
 
@@ -161,8 +161,7 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
 
 
 def test_the_gradient_of_a_tied_gradient() -> None:
-    """Check that an outer gradient sees lookups and other uses of the weights through the inner gradient, and that
-    outer gradients raise for products."""
+    """Check the gradient of a gradient. The inner loss uses looked-up rows and the whole weights."""
     w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
     ids = jnp.array([1, 1, 4])
 

@@ -1,4 +1,5 @@
-"""Test Keras on each of its backends in separate processes, because Keras reads KERAS_BACKEND at its import."""
+"""Test Keras on each of its backends, in one process per backend. Keras reads KERAS_BACKEND once, when it is
+imported."""
 
 from __future__ import annotations
 

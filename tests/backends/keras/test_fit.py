@@ -1,9 +1,8 @@
-"""Test models that train by rows on the present backend of Keras. test_each_backend.py runs this module on all three
-backends.
+"""Test Keras models whose steps change only the rows of the batch, on the current backend of Keras.
 
-The reference is a Keras layer that multiplies one-hot ids by its table, so that the table's gradient is an array.
-`islices.parity` compares recorded steps (SPEC clause 23). Recording makes steps eager. test_each_backend.py shows that
-compiled steps have the same bits for models without rounding.
+test_each_backend.py runs this module on all three backends. The reference is a layer that multiplies one-hot ids by its
+table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23), which are
+eager. test_each_backend.py shows that compiled steps have the same bits for models without rounding.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("tests")
 class OneHot(keras.layers.Embedding):  # type: ignore[misc]
-    """A Keras embedding whose gradient is an array on every backend."""
+    """An embedding layer that multiplies one-hot ids by its table, so that the gradient is dense on every backend."""
 
     def call(self, ids: Any) -> Any:
         return ops.matmul(ops.one_hot(ids, self.input_dim, dtype=self.compute_dtype), self.embeddings)
 
 
 def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
-    """Return a functional model: `row_sparse` of a stock model, or a stock model with one-hot products."""
+    """Return a functional model. If `layer` is OneHot, the model is plain Keras; otherwise `row_sparse` has changed
+    it."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))
@@ -63,7 +63,8 @@ def weights(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
-    """Train two pairs of a model and an optimizer, check parity, and return the weights of the first model."""
+    """Train each pair (model, optimizer), check parity of the recorded steps, and return the weights of the first
+    model."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
         callbacks = [front.KerasRecorder(folder / name)]
@@ -93,15 +94,14 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """Check that steps do not change the bits of rows that no batch contains. The last batch is smaller than the
-    others."""
+    """Check rows that no batch contains. The last batch is smaller than the others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
 
 
 class Taken(keras.layers.Layer):  # type: ignore[misc]
-    """A custom layer like those of keras-hub; its dtype policy, if set, may differ from the dtype of its weight."""
+    """A custom layer that reads its table with keras.ops.take, as layers of keras-hub do."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(name="table", **options)
@@ -132,8 +132,8 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check an unbuilt model, compiled before row_sparse: fit changes the same rows as in the functional model, to the
-    same bits."""
+    """Check a model that is compiled, given to row_sparse, and only then built. After `fit`, its weights have the bits
+    of the functional model's weights."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)
@@ -210,7 +210,7 @@ if BACKEND == "jax":
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of torch")
 def test_a_model_of_jax_trains_on_torch_without_its_compiler() -> None:
-    """Check jit_compile=True, which files that Keras saved on JAX have."""
+    """Check the warning for jit_compile=True, which Keras on JAX writes into the files of models."""
     with pytest.warns(UserWarning, match="jit_compile: got True; torch.compile refuses .* Proceeding with"):
         model = fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
     assert model.jit_compile is False
@@ -294,7 +294,8 @@ def test_dynamic_loss_scales() -> None:
 
 
 def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float], float]:
-    """Return the table and the scale after one step from zeros; the gradient has two slices of row 1 with `value`."""
+    """Return the table and the loss scale after one step of a table of zeros. The gradient has two slices of row 1,
+    both equal to `value`."""
     table = keras.Variable(np.zeros((3, 1), np.float32))
     optimizer = front.LossScaleOptimizer(inner, initial_scale=2.0)
     optimizer.build([table])

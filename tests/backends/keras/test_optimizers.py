@@ -37,8 +37,8 @@ def gradients(step: int) -> list[Any]:
 
 
 def stepped(optimizer: Any, change: Callable[[list[Any]], list[Any]] = list, steps: int = 4) -> list[np.ndarray]:
-    """Return the weights and the optimizer's variables after `steps` steps; `change` maps the gradients of each
-    step."""
+    """Return the weights and the optimizer's variables after `steps` steps. The function `change` converts the
+    gradients before each step."""
     variables = weights()
     for k in range(steps):
         optimizer.apply(change(gradients(k)), variables)
@@ -117,7 +117,7 @@ def test_bad_input_is_named(label: str) -> None:
 
 # ---------------------------------------------------------------------- in model.fit
 def test_xla_compiles_it() -> None:
-    """Check that XLA compiles the step. Sums and products of the numbers are exact in every order."""
+    """Check a step that XLA compiles, with numbers whose sums and products are exact in every order."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)
     m = keras.Sequential(
         [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, embeddings_initializer="ones")]

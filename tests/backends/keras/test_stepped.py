@@ -1,4 +1,4 @@
-"""Test `Stepped` against steps by hand and Keras's optimizers: micro-batches, single numbers, types and decay."""
+"""Test `Stepped` against steps by hand and Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return gradients of a table (with duplicates, without rows 6 to 8), of a dense weight, and of a single number."""
+    """Return the gradients of a table (duplicates, no rows 6 to 8), of a dense weight and of a scalar weight."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
@@ -40,7 +40,8 @@ def gradients(step: int, dtype: str = "float32") -> list[Any]:
 
 
 def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
-    """Return the variables after one call per batch. With `graph`, tf.function traces the call once."""
+    """Return the variables after one call of the optimizer per batch. With `graph`, the calls run in one
+    tf.function."""
 
     def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
@@ -60,7 +61,8 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Take the steps by hand: join gradients, coalesce, divide, clip, step."""
+    """Train with functions of islices, and return the weights. Each step joins the gradients of the micro-batches,
+    coalesces, divides and clips them."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -102,7 +104,7 @@ def test_what_waits_for_a_step_is_its_rows() -> None:
 
 
 def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
-    """Check that float32 accumulates the sum 2048 + 1 + 1, which float16 arithmetic rounds to 2048."""
+    """Check that float16 gradients accumulate in float32. In float16, 2048 + 1 rounds to 2048."""
     table = keras.Variable(tf.zeros((2, 1)), dtype="float16")
     optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
     for value in (2048.0, 1.0, 1.0):
@@ -138,7 +140,8 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare steps with Keras semantics with steps of Keras's Adam, with all its options, on dense gradients."""
+    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Keras accumulates gradients, scales the
+    loss, decays and averages around both."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []
@@ -152,7 +155,6 @@ def test_kerass_own_course_around_the_rule() -> None:
 
 
 def test_variables_that_are_excluded_do_not_decay() -> None:
-    """Check that neither Keras's decay nor the rule's decay changes excluded variables."""
     nothing = tf.IndexedSlices(tf.zeros((1, 1)), tf.constant([0]), tf.constant([2, 1]))
     of_keras = front.Stepped(optim.sgd(0.5, rows="all"), weight_decay=0.5)
     for optimizer in (of_keras, front.Stepped(optim.adamw(0.5, weight_decay=0.5))):
@@ -247,7 +249,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """Check two replicas in a process whose CPU is split into two logical devices."""
+    """Check two replicas, on two logical devices of one CPU, in a separate process."""
     run_code(REPLICAS + program, TF_CPP_MIN_LOG_LEVEL="3")
 
 

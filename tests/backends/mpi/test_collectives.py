@@ -1,4 +1,4 @@
-"""Test MPI as an engine. Four real processes under mpiexec start once and run every check in turn; tests of faults
+"""Test MPI as an engine. mpiexec starts four processes once, and these run every check in turn; tests of faults
 follow."""
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int) -> tuple[Any, Any]:
-    """Return (indices, values) of one rank: rank 1 has none, the others have duplicates."""
+    """Return (indices, values) of a rank. Rank 1 has no slices; the other ranks have duplicate indices."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3), np.float32)
@@ -109,8 +109,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the error when rank 1 comes after the timeout. MPI has no timeouts, so that later calls on the group must
-    raise."""
+    """Check the error if rank 1 comes after the timeout. MPI cannot cancel the call: rank 1 still receives the bytes,
+    and later calls of the other ranks raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -134,7 +134,7 @@ CHECKS = {name: x for name, x in {**vars(rank_checks), **globals()}.items() if n
 
 
 def all_checks(group: Group) -> dict[str, str]:
-    """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
+    """Run every check. Return a dict from each check's name to its error on this rank ("" if the check passed)."""
     found = {}
     for name, check in CHECKS.items():
         try:
@@ -158,7 +158,7 @@ def test_on_four_processes(name: str, ranks: Ranks) -> None:
 
 
 def test_processes_end(ranks: Ranks) -> None:
-    """Check that all processes exit, although a check has abandoned messages."""
+    """Check that all processes exit, although check_late abandoned messages."""
     assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
 
 
@@ -179,7 +179,7 @@ def test_the_launcher_ends_the_others() -> None:
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
-    """Run a program and return the last line of its output."""
+    """Run a program. Return the last line of its stderr, or of its stdout if stderr is empty."""
     done = suite_runs.python("-c", code, **environment)
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 
@@ -216,7 +216,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that a count beyond a C int raises before anything is sent, because MPI 3 counts in C ints."""
+    """Check that MPI 3, which counts bytes in C ints, raises for a larger message, and that MPI 4 does not."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -1,4 +1,4 @@
-"""Import MXNet through its adapter before the tests do, because a plain import fails with the installed NumPy."""
+"""Import MXNet through its backend first, because a plain import fails with the installed NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test clip_global_norm and Trainer for Gluon against mxnet.gluon's, in training loops of a real model."""
+"""Compare clip_global_norm and Trainer for Gluon with those of mxnet.gluon, also in training loops of a real model."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def train(net: Any, t: Any, step: Step) -> list[np.ndarray]:
 
 
 def by_hand(t: Any, params: list[Any]) -> None:
-    """Clip by hand. The limit is MAX_NORM * BATCH, because the gradients are sums over BATCH samples."""
+    """Clip with islices, then step with the Trainer `t`. The limit is MAX_NORM * BATCH, because the gradients are sums
+    over BATCH samples."""
     t.allreduce_grads()
     grads = [p.grad() for p in params]
     clipped, _ = islices.clip_by_global_norm(grads, MAX_NORM * BATCH, semantics="mxnet")
@@ -136,7 +137,8 @@ def test_the_trainer_takes_the_course_of_the_loop_by_hand() -> None:
 
 
 def test_two_contexts_are_added_up_before_the_clip() -> None:
-    """Check with exact numbers that the two halves of the batch add up to the whole gradient before the clip."""
+    """Check that the clip uses the sum of both contexts' gradients. Each context has half of the batch, and all numbers
+    are exact."""
     found = []
     for contexts in ([mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]):
         layer = gluon.nn.Embedding(4, 1, sparse_grad=True)
@@ -180,7 +182,7 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:
-    """Check the Trainer with the loss scaler of mxnet.contrib.amp, without the operator patches of amp."""
+    """Check the Trainer with the loss scaler of mxnet.contrib.amp, but without the operators that amp replaces."""
     from mxnet.contrib.amp.loss_scaler import LossScaler
 
     layer = gluon.nn.Embedding(3, 1)

@@ -1,7 +1,7 @@
-"""Test that MXNet imports with a stand-in for NumPy, and that no other module sees the stand-in.
+"""Test that MXNet is imported with a stand-in for NumPy, and that no other module sees the stand-in.
 
 Each test runs in a fresh interpreter, because the test checks the state after an import. The first tests use a toy
-package named mxnet, so that no MXNet is needed. The other tests need MXNet.
+package named mxnet, and so need no MXNet. The other tests need MXNet.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def run(code: str, *flags: str, path: Path | None = None) -> subprocess.Complete
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Write a toy package mxnet and a module that the package imports. The package reads names which NumPy has removed,
-    at import and later."""
+    """Write a toy package mxnet and a module that the package imports. At import and later, the package reads names
+    that NumPy has removed."""
     (tmp_path / "bystander.py").write_text("import numpy\n")
     package = tmp_path / "mxnet"
     package.mkdir()

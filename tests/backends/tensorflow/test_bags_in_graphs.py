@@ -1,5 +1,5 @@
-"""Test lookups of bags by kernels in tf.function's graphs, with tapes and under tf.vectorized_map, against TensorFlow's
-operations."""
+"""Compare lookups of bags by compiled kernels with TensorFlow's operations: in tf.function, under tapes and under
+tf.vectorized_map."""
 
 from __future__ import annotations
 

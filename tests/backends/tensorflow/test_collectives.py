@@ -1,7 +1,7 @@
 """Test TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
 
-Each rank runs a function of this file. The function computes left folds of all ranks' data in NumPy, and checks that
-the results have the same bits. The launch fails with the traceback of the first rank that finds a difference.
+Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
+the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
 """
 
 import os
@@ -25,7 +25,7 @@ ROWS, WIDTH = 23, 3
 
 # ---------------------------------------------------------------------- the ranks' data, and the expected results
 def slices_of(rank, dtype="float32"):
-    """Return (values, indices) of one rank. The first rank has many duplicates, and the second has no slices."""
+    """Return (values, indices) of a rank. Rank 0 has many duplicates, and other ranks have no slices."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
@@ -45,7 +45,7 @@ def native(values, indices):
 
 
 def check_slices(got, parts, op, case):
-    """Compare a tf.IndexedSlices with the fold of the ranks' parts."""
+    """Check that `got` is a tf.IndexedSlices with the sum or the mean of the ranks' parts."""
     import tensorflow as tf
 
     assert isinstance(got, tf.IndexedSlices), (case, got)
@@ -56,7 +56,7 @@ def check_slices(got, parts, op, case):
 
 # ---------------------------------------------------------------------- on every worker process
 def workers(group, ending, folder):
-    """Run all checks on the worker processes of one launch, then the function that `ending` names."""
+    """Run all checks in this worker process, and then the function `slow` or `killed`, which `ending` names."""
     import tensorflow as tf
 
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
@@ -70,7 +70,7 @@ def workers(group, ending, folder):
 
 
 def trees(group):
-    """Test nested leaves, islices' slices, a leaf that is None on all ranks or on one rank, and a call within the
+    """Check nested leaves, islices' slices, and leaves that are None on one rank or on all ranks. The call is in the
     strategy's scope."""
     import tensorflow as tf
 
@@ -112,8 +112,7 @@ def errors_on_every_rank(group):
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare `all_reduce` of two replicas, within strategy.run, with a fold in NumPy. The second replica has no
-    slices."""
+    """Compare `all_reduce` of two replicas, in strategy.run, with sums in NumPy. The second replica has no slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce
@@ -138,7 +137,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
 
 
 def per_replica(strategy, arrays):
-    """Return the replicas' arrays as one value that strategy.run distributes."""
+    """Return one distributed value, which gives each replica its array in strategy.run."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(
@@ -148,7 +147,7 @@ def per_replica(strategy, arrays):
 
 # ---------------------------------------------------------------------- how the launch ends
 def slow(group):
-    """Make the last rank late, and return the seconds until the other ranks raise."""
+    """Make the last rank late. Return the seconds until RankTimeout, or None on the last rank."""
     from islices.distributed import RankError, RankTimeout, get_group
 
     group.all_gather(np.zeros(8, np.uint8))  # compiled with the strategy's timeout
@@ -169,7 +168,7 @@ def slow(group):
 
 
 def killed(group):
-    """Kill the last rank, and return the seconds until the other ranks raise."""
+    """End the process of the last rank. Return the seconds until the other ranks get a RankError."""
     import tensorflow as tf
 
     from islices.distributed import RankError, all_reduce
@@ -201,7 +200,7 @@ def test_workers_and_a_killed_one(tmp_path):
 
 # ---------------------------------------------------------------------- replicas on two logical CPUs of one process
 def test_mirrored():
-    """Run the checks in a new process, because logical devices must be configured before TensorFlow starts."""
+    """Run this file in a new process, because logical devices must be configured before TensorFlow starts."""
     run = subprocess.run(
         [sys.executable, __file__],
         capture_output=True,

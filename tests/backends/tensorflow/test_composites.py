@@ -1,5 +1,4 @@
-"""Test IndexedSlices and PerSample as arguments and results of tf.function: one trace, the same flags, and
-gradients."""
+"""Test IndexedSlices and PerSample as arguments and results of tf.function: number of traces, flags, and gradients."""
 
 from __future__ import annotations
 

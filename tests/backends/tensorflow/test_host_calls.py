@@ -1,7 +1,7 @@
-"""Test compiled kernels inside tf.function's graphs: the bits of TensorFlow's operations, and TensorFlow's order of
-reads and writes.
+"""Test compiled kernels in tf.function's graphs: the bits of TensorFlow's operations, and the order of reads and
+writes.
 
-Some graphs are saved and run in another process, and XLA compiles others.
+Saved graphs run in another process. Calls in graphs for XLA raise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def arrays_of(ids: list[int], dtype: str, index_dtype: str) -> tuple[Any, Any]:
 
 
 def calls_of(fn: Callable[..., Any], *arrays: Any) -> set[str]:
-    """Return the operations in the graph of `fn` and in the graph's branches."""
+    """Return the types of all operations in the graph of `fn` and in the functions that the graph calls."""
     graph = tf.function(fn, autograph=False).get_concrete_function(*arrays).graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     return {node.op for node in nodes}

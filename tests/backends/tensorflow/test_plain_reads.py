@@ -1,5 +1,5 @@
-"""Test that `value_and_grad(fn, sparse=)` of plain variables and tensors has the bits of TensorFlow's gradient of
-tf.gather."""
+"""Test `value_and_grad(fn, sparse=)` on plain variables and tensors: gradients have the bits of TensorFlow's gradient
+of tf.gather."""
 
 from __future__ import annotations
 

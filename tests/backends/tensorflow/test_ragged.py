@@ -1,7 +1,7 @@
-"""Test ragged ids in TensorFlow's formats against the lookups of tf.nn: values and gradients.
+"""Compare lookups of ragged ids in TensorFlow's formats with the lookups of tf.nn: values and gradients.
 
-Results without rounding (whole numbers, sums) have equal bits. Other results are within n * eps * sum of |terms| (SPEC
-clause 19).
+Results that need no rounding (sums of whole numbers) have equal bits. Other results are within n * eps * sum of |terms|
+(SPEC clause 19).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def weighted(ids: Any, whole: bool) -> Any:
 
 
 def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
-    """Return the dense gradient of sum(fn(table)^2) by value_and_grad."""
+    """Return the dense gradient of sum(fn(table)^2), from islices.value_and_grad."""
     _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
     return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
 
@@ -61,8 +61,8 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
 
 
 def test_places_may_come_in_any_order() -> None:
-    """Check ids whose places are in any order. tf.nn.embedding_lookup_sparse raises for such ids; islices keeps the
-    order of the ids in each row."""
+    """Check that a sparse tensor with unsorted places gives the values of the sorted one. tf.nn.embedding_lookup_sparse
+    raises for unsorted places."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
     mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):

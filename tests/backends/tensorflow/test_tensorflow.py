@@ -1,4 +1,4 @@
-"""Test features of TensorFlow: shapes and AutoGraph in tf.function, dense_shape, and a training step of Keras."""
+"""Test tf.IndexedSlices in tf.function, with every type of dense_shape, and with unknown shapes."""
 
 from __future__ import annotations
 

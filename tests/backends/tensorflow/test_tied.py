@@ -1,4 +1,4 @@
-"""Test tied weights on Keras: ReversibleEmbedding against one backward pass per sample."""
+"""Compare gradients of tied weights on Keras with one backward pass per sample."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any) -> np.ndarray[Any, Any]:
-    """Return each sample's gradient with respect to the weights, with one tape per sample."""
+    """Return one dense gradient of the embedding per sample, each from a separate tape."""
     (variable,) = (v for v in model.variables if v.path.endswith("words/embeddings"))
     gradients = []
     for b in range(len(IDS)):
@@ -87,7 +87,7 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
 
 # ---------------------------------------------------------------------- other uses
 class ByHand(keras.layers.Layer):
-    """An output layer written by hand, as was necessary before Keras had ReversibleEmbedding."""
+    """A custom output layer that multiplies by the weights of an embedding. `variant` says how the layer reads them."""
 
     def __init__(self, embed: Any, variant: str) -> None:
         super().__init__()

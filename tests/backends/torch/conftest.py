@@ -1,5 +1,4 @@
-"""Turn kernels off, because kernels have the same bits and take seconds to compile. The modules listed here use
-kernels."""
+"""Turn kernels off except in the listed modules, because kernels have the same bits and take seconds to compile."""
 
 from __future__ import annotations
 

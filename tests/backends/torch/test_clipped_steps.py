@@ -1,5 +1,5 @@
-"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` and a plain step,
-and leaves gradients unchanged."""
+"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` followed by a step
+without `max_norm`, but leaves gradients unchanged."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the parameters' gradients. Some are dense, and some are sparse with duplicates and with large values that
-    cancel."""
+    """Set the gradients of all parameters but the last. Tables get sparse gradients, with duplicates and large values
+    that cancel; the other parameters get dense gradients."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)
@@ -46,8 +46,7 @@ def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """Check that a step with `max_norm` has the bits of a clip and a plain step, also for gradients that are not
-    finite."""
+    """Compare steps for finite gradients and for gradients with NaN."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)

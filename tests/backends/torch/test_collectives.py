@@ -44,7 +44,7 @@ def check_two_groups(group: Group) -> None:
 
 
 def check_one_group_each(group: Group) -> None:
-    """Check that `get_group` returns the same Group to all callers, so that a broken Group stays broken for all."""
+    """Check that `get_group` returns one Group to all callers, so that a broken Group is broken for all."""
     assert get_group("torch") is group
     assert get_group(dist.group.WORLD) is group
 
@@ -86,8 +86,8 @@ def check_bad_input_is_reported_to_all(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the errors when rank 1 comes after the timeout. The other ranks have given up, and rank 1 notices this at
-    once."""
+    """Check the errors if rank 1 comes after the timeout. The other ranks raise RankTimeout, and rank 1 raises another
+    RankError."""
     pg = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=1))
     if group.rank == 3:
         return
@@ -116,7 +116,7 @@ CHECKS = {name: x for name, x in {**vars(rank_checks), **globals()}.items() if n
 
 
 def all_checks(group: Group, folder: str) -> dict[str, str]:
-    """Return a dict from the name of each check to the error on this rank ("" if there is none)."""
+    """Run every check. Return a dict from each check's name to its error on this rank ("" if the check passed)."""
     found = {}
     for name, check in CHECKS.items():
         try:

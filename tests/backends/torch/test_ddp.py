@@ -1,7 +1,7 @@
 """Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo) start once and run every check.
 
-A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients. Dense gradients must have
-the bits of DDP without a hook, or of `all_reduce`.
+A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients. A dense gradient must have
+the bits of DDP without the hook, or those of `all_reduce` if the hook has dense="islices".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE = 3
 
 
 class Model(torch.nn.Module):
-    """A model with bags, with a table that some batches do not read, and with dense layers in several buckets."""
+    """A model with bags, with a table that some batches do not use, and with dense layers in several buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def check_a_hook_for_dense_gradients(group: Group) -> None:
 
 
 def check_capture(group: Group) -> None:
-    """Check that the captured gradients belong to this rank, although DDP changes the parameter's gradient."""
+    """Check that captured gradients are those of this rank, although DDP averages the parameters' gradients."""
     model = DistributedDataParallel(Model())
     register_ddp_hook(model)
     with islices.capture(model) as captured:
@@ -119,7 +119,7 @@ CHECKS = [
 
 
 def program(group: Group) -> dict[str, str]:
-    """Run the checks on each rank, and return a dict from each check to its traceback."""
+    """Run the checks until one fails. Return a dict with the failed check's name and traceback, or an empty dict."""
     failed = {}
     for check in CHECKS:
         try:

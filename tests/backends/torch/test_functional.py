@@ -37,7 +37,7 @@ BAGS = torch.tensor([[0, 2], [0, 0]])
 
 
 def weighted(x: Any) -> Any:
-    """Return a loss with a different weight for each number."""
+    """Return a loss with a different weight for each number in `x`."""
     values = x.values if isinstance(x, IndexedSlices) else x
     return (values * torch.arange(1.0, 1.0 + values.numel()).reshape(values.shape)).sum()
 

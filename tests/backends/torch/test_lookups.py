@@ -1,4 +1,4 @@
-"""Test value_and_grad on torch: autograd's modes, modules in closures, checkpoints, transforms, compiled code."""
+"""Test value_and_grad on torch: autograd's modes, modules in closures, checkpoints, torch.func, compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test islices.backends.torch.optim against the same steps by islices.optim, and against torch.optim's classes."""
+"""Compare islices.backends.torch.optim with steps of islices.optim, and with the classes of torch.optim."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = 
 
 
 def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
-    """Train with functions of islices, and return each parameter's state."""
+    """Train with an optimizer of islices.optim, and return a dict from parameter names to states."""
     states: dict[str, Any] = {}
     for step in range(steps):
         model.zero_grad()
@@ -52,7 +52,8 @@ def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Compare steps with islices.optim. Dense gradients use the dense formula if the semantics has one."""
+    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case has a
+    semantics."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer, 0, 12)
@@ -116,8 +117,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Check that the optimizer, a new group and a changed group raise for bad hyperparameters, and that no weight
-    changes."""
+    """Check a new optimizer, a new group and a changed group. A step that raises changes no weight."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)
@@ -162,7 +162,8 @@ def test_a_bad_gradient_changes_nothing_in_any_group(rows: list[int], message: s
 
 # ---------------------------------------------------------------------- rows that steps change
 def stepped(make: Callable[..., Any], steps: int = 3, *, sparse: bool = True) -> list[int]:
-    """Return the rows that change in some steps whose gradients touch only row 2."""
+    """Return the rows that the last step changes. The first gradient touches row 3, and `steps` more gradients touch
+    row 2."""
     layer = torch.nn.Embedding.from_pretrained(torch.ones(5, 1), freeze=False, sparse=sparse)
     optimizer = make(layer.named_parameters())
     for row in [3, *[2] * steps]:
@@ -206,7 +207,7 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
 
 
 def test_names_of_torch_optim() -> None:
-    """Check that the module has the class names of torch.optim."""
+    """Check the module's lr_scheduler and Optimizer, and the errors for names that the module lacks."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):
@@ -257,8 +258,8 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments(name: str) -> None:
-    """Check arguments of torch's classes with semantics "torch". The classes of islices and of torch must load each
-    other's state."""
+    """Check arguments of torch's classes with semantics "torch". After half of the steps, both optimizers continue from
+    each other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
     sparse = name == "SparseAdam"

@@ -1,5 +1,5 @@
-"""Test checkpoints of islices.backends.torch.optim. An interrupted run ends with the same bits, and optimizers load
-torch's states."""
+"""Test checkpoints of islices.backends.torch.optim. An interrupted run ends with the bits of an uninterrupted one, and
+optimizers load torch's states."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assert_same_state(a: Any, b: Any) -> None:
 
 
 def written(*objects: Any) -> list[Any]:
-    """Return the object after torch.save and torch.load(weights_only=True)."""
+    """Return the objects' state dicts after torch.save and torch.load(weights_only=True)."""
     file = io.BytesIO()
     torch.save([x.state_dict() for x in objects], file)
     file.seek(0)

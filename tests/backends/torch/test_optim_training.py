@@ -1,4 +1,4 @@
-"""Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
+"""Test islices.backends.torch.optim in real training loops: DataLoader workers, schedulers, scalers, hooks,
 torch.compile."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """A dataset of texts: 1 to 9 words (0 is the padding), a weight per word, and a label that is 1 if good words
+    """A dataset of texts. Each has 1 to 9 words (0 is the padding), one weight per word, and a label: 1 if good words
     outweigh bad ones."""
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Reviews(Dataset):  # type: ignore[type-arg]
 
 
 def bags(samples: list[tuple[Any, Any, float]]) -> tuple[Any, Any, Any, Any]:
-    """Return the samples as a batch (ids, offsets, weights, labels)."""
+    """Return the samples as one batch (ids, offsets, weights, labels)."""
     lengths = [len(ids) for ids, _, _ in samples]
     return (
         torch.from_numpy(np.concatenate([ids for ids, _, _ in samples])),
@@ -77,8 +77,7 @@ def batches(n: int = 5) -> list[Any]:
 
 
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
-    """Run the training loop with functions of islices. Each step calls `make`, which returns an optimizer of
-    islices.optim."""
+    """Train with functions of islices. Each step calls `make`, which returns an optimizer of islices.optim."""
     states: dict[Any, Any] = {}
     for _ in range(epochs):
         for batch in given:
@@ -97,7 +96,7 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
 # ---------------------------------------------------------------------- a loader with separate processes
 @pytest.mark.outside
 def test_a_model_fed_by_workers() -> None:
-    """Check that the loss falls, and that the weights have the bits of a loop by hand without workers."""
+    """Check that the loss falls, and that the weights have the bits of training by hand without workers."""
     epochs = 6
     model, twin = Model(), Model()
     optimizer = optim.Adam(model.parameters(), lr=0.05)
@@ -128,7 +127,7 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """Check that schedulers set the same numbers as they do on torch's optimizers, and that steps use these numbers."""
+    """Check that schedulers set the same hyperparameters as on torch's optimizers, and that steps use them."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)
@@ -154,7 +153,7 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
-    """Check the sum of two gradients of 3e38 for one row: both are finite in float32, but their sum is not."""
+    """Check two gradients of 3e38 for one row. Each is finite in float32, but their sum is not."""
     for scaler, skipped in ((torch.amp.GradScaler, False), (GradScaler, True)):
         layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
         optimizer, scaling = optim.SGD(layer.parameters(), lr=1.0), scaler("cpu", init_scale=1.0)
@@ -175,8 +174,8 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     ],
 )
 def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
-    """Check that steps change nothing while the scale overflows float16. A twin takes the other steps with exact
-    gradients."""
+    """Check that steps change nothing while the scaled gradients overflow float16. All other steps equal steps of
+    islices.optim on unscaled gradients."""
     table = torch.nn.Embedding.from_pretrained(torch.ones(50, 2, dtype=dtype), freeze=False, sparse=True)
     params = [table.weight, torch.nn.Parameter(torch.ones(2, dtype=dtype))]
     twins, rule = [p.detach().clone() for p in params], islices.optim.adam(0.125)
@@ -251,8 +250,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Check parameters that are not contiguous, empty, or of one element; steps on such parameters run other code with
-    the same bits."""
+    """Check parameters that are empty, have one element, or are not contiguous. Contiguous copies must get the same
+    bits."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

@@ -1,7 +1,7 @@
-"""Test nested (jagged) ids on torch against torch's functions: values and gradients.
+"""Compare lookups of nested (jagged) ids on torch with torch's functions: values and gradients.
 
-torch sums in different orders and divides by rounded numbers, so that the comparisons use whole numbers or a tolerance
-of 1e-6.
+torch sums in other orders and multiplies by rounded reciprocals. The comparisons therefore use whole numbers or a
+tolerance of 1e-6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def jagged(rows: list[list[Any]] = ROWS, dtype: Any = torch.int64) -> Any:
 
 
 def with_gaps() -> Any:
-    """Return the jagged rows [0, 1], [4, 5, 6] and [1]. The rows' buffer has other numbers between the rows."""
+    """Return the jagged rows [0, 1], [4, 5, 6] and [1]. The buffer of the rows has other numbers in the gaps."""
     return torch.nested.nested_tensor_from_jagged(
         torch.arange(10) % 7, torch.tensor([0, 4, 8, 10]), torch.tensor([2, 3, 1])
     )
@@ -74,8 +74,8 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """Check numbers in the gaps between rows. nn.EmbeddingBag counts such numbers, because it only reads offsets;
-    nn.Embedding raises."""
+    """Check rows with gaps in their buffer. nn.EmbeddingBag counts the numbers in the gaps, because it reads offsets
+    and no lengths; nn.Embedding raises."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)

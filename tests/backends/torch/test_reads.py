@@ -1,5 +1,5 @@
-"""Test `value_and_grad(fn, sparse=)` of plain tensors. Gradients equal those of torch, and are sparse where `fn` reads
-rows."""
+"""Test `value_and_grad(fn, sparse=)` on plain tensors. Gradients equal those of torch, and are sparse for tensors whose
+rows `fn` reads."""
 
 from __future__ import annotations
 

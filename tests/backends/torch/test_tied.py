@@ -1,5 +1,5 @@
-"""Test tied weights on torch, an embedding and an output layer that share one weight, against one backward pass per
-sample."""
+"""Compare gradients of tied weights on torch with one backward pass per sample. An embedding and an output layer share
+the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGETS = torch.tensor([[3, 3, 1], [0, 10, 4], [7, 7, 7], [2, 3, 0]])
 
 
 class Tied(nn.Module):
-    """A model with an embedding, hidden layers, and an output layer that shares the embedding's weight."""
+    """A model with an embedding, a hidden layer, and an output layer that shares the embedding's weight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """A model with one product per sample. Products are fewer than the width, so that norms use the triangular
-    factor."""
+    """A model with one bag, and so one product of the output layer, per sample. The weight has more columns than a
+    sample has products, so that norms use a triangular factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any, weight: Any) -> list[Any]:
-    """Return each sample's gradient, with one backward pass per sample."""
+    """Return one dense gradient of `weight` per sample, each from a separate backward pass."""
     made = []
     for b in range(len(IDS)):
         (gradient,) = torch.autograd.grad(loss_of(model(IDS[b : b + 1]), TARGETS[b : b + 1]), weight)
@@ -84,7 +84,7 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check DP-SGD's norm over all parameters: the tied weight is captured, and torch.func computes the other
+    """Check DP-SGD's norm over all parameters. The tied weight is captured, and torch.func computes the other
     gradients."""
     model = Tied()
     with islices.capture(model) as captured:
@@ -164,7 +164,8 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """Check memory with a million rows: one float64 table has 256 MB, one table per sample 2 GB."""
+    """Check the memory of norms for a table with a million rows. One float64 table would need 256 MB, and one table per
+    sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

@@ -1,5 +1,4 @@
-"""Test the adapter's contract: its parts, the marks of its methods, and properties that no case of the suite can
-check."""
+"""Test the class Backend: its parts, the methods that fall back to NumPy, and the gradient of `where`."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("arrives", [np.inf, np.nan])
 def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
-    """Check the gradient of `where`. Multiplying the upstream gradient by the mask would make the other branch's
-    gradient NaN."""
+    """Check `where` with upstream gradients of infinity and NaN. Multiplying them by a mask of zeros would give NaN."""
     B = backend_of(name)
     weights = B.asarray(np.array([arrives, 1.0], np.float32))
     limit = B.asarray(np.array([1.0, 1.0], np.float32))

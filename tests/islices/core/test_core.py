@@ -1,6 +1,6 @@
 """Test the core on NumPy: the container, structures, modes, aliasing, threads and scalars.
 
-The golden vectors test values, so that these tests need not.
+The golden vectors test the values of operations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test that a forked child computes without waiting, even if another thread is in its first operation at the fork.
+"""Test that a forked child computes without waiting, even if another thread runs its first operation during the fork.
 
 The forks are real. Scripts run in separate interpreters with time limits, so that a deadlock fails the test.
 """
@@ -59,7 +59,7 @@ def run(code: str, *arguments: str) -> str:
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
-    """Check a fork while another thread imports the backend's module. The child loads the same backend."""
+    """Check forks while another thread imports a backend's module. Each child loads the same backend."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     run(
@@ -98,8 +98,8 @@ def test_while_another_thread_loads_the_kernels() -> None:
 
 @pytest.mark.outside
 def test_while_another_thread_holds_any_of_the_locks() -> None:
-    """Check for each lock of the library that a fork waits while another thread holds the lock, and that both processes
-    can then acquire it."""
+    """Check that a fork waits while another thread holds a lock of islices. Parent and child must then be able to
+    acquire the lock."""
     out = run(
         """
         import importlib
@@ -132,8 +132,8 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever() -> None:
-    """Check that a fork does not wait forever for a thread that holds a lock and waits for the forking thread. The
-    child gets a new lock and otherwise unchanged objects."""
+    """Check that a fork stops waiting for a thread that keeps a lock. In the child, all locks are free and islices
+    computes."""
     run(
         """
         locks.PATIENCE = 0.2
@@ -196,8 +196,8 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
 
 
 def test_a_lazy_property_holds_no_lock() -> None:
-    """Check that a lazy property holds no lock while it computes. In Python 3.11, functools.cached_property has one
-    lock for all instances."""
+    """Check a fork while a lazy property computes. functools.cached_property in Python 3.11 would hold one lock for all
+    instances."""
     run(
         """
         entered, over = threading.Event(), threading.Event()
@@ -223,8 +223,6 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Check that modules use only `islices.core.locks.Lock` as locks. The exceptions in the list are locks of a single
-    object."""
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers

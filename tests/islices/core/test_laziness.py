@@ -1,7 +1,7 @@
 """Test that imports are lazy: islices imports only NumPy, and a backend imports only its framework.
 
-Sums of rows import numba if numba is installed and kernels are on. The tests run fresh interpreters, because the state
-after an import is checked.
+Sums of rows import numba if numba is installed and kernels are on. The tests run fresh interpreters, because they check
+which modules are loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def loaded(code: str, **environment: str) -> set[str]:
 
 
 def loaded_after(*steps: str, **environment: str) -> list[set[str]]:
-    """Return the names in sys.modules after each of `steps`, which one fresh interpreter runs."""
+    """Run `steps` in one fresh interpreter, and return the names in sys.modules after each step."""
     shown = "\nimport json, sys\nprint('loaded', json.dumps(sorted(sys.modules)))\n"
     script = "".join(textwrap.dedent(step) + shown for step in steps)
     env = {**{k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}, **environment}
@@ -92,8 +92,7 @@ def test_without_kernels_numba_is_not_imported() -> None:
 
 
 def test_what_sums_nothing_does_not_import_numba() -> None:
-    """Check that islices imports only NumPy when a program makes slices, reads their parts and sets the number of
-    threads."""
+    """Check a program that makes slices, reads their parts and sets the number of threads."""
     modules = loaded(
         """
         import islices, numpy as np
@@ -144,8 +143,8 @@ def test_numpy_is_left_untouched() -> None:
 
 
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
-    """Check that the plugin loads neither islices nor NumPy for `pytest --help`. Other plugins are off, and the folder
-    is empty."""
+    """Check `pytest --help` with the plugin: it imports neither islices nor NumPy, and its options begin with
+    --islices-."""
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
     shown = run_code(code, "-p", "no:cacheprovider", "--help", cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert not {"islices", "numpy"} & set(shown.splitlines()[-1].split())

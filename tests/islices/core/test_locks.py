@@ -1,5 +1,5 @@
-"""Test that Python's collector is off while a thread holds a lock of islices, because the collector could run
-destructors that wait."""
+"""Test that Python's garbage collector is off while a thread holds a lock of islices. The collector could run a
+destructor that waits for the lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from islices.kernels import threads
 
 
 class Cycle:
-    """A cyclic object whose destructor records the thread that collects it."""
+    """An object in a reference cycle, with a destructor that records the thread that collects the object."""
 
     collected: list[str]
 
@@ -29,7 +29,7 @@ class Cycle:
 
 @pytest.fixture
 def eager_collector() -> object:
-    """Run the collector at every other allocation, as in a program with many allocations."""
+    """Make the garbage collector run after very few allocations, as it does in programs with many."""
     before = gc.get_threshold()
     Cycle.collected = []
     gc.set_threshold(1)

@@ -17,8 +17,7 @@ SHAPE = (1 << 18, 2)
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check Ctrl-C at each line of an allocation. Python prints no message about half-made objects, and the next call
-    works."""
+    """Check Ctrl-C at each line of an allocation. Destructors raise no errors, and the next allocation works."""
     monkeypatch.setattr(memory, "_free", {})
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)

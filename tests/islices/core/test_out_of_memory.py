@@ -1,4 +1,4 @@
-"""Test that an operation of a framework without enough memory raises MemoryError, as the operation on the host does."""
+"""Test that operations raise MemoryError if memory is short, in the modes host and framework."""
 
 from __future__ import annotations
 

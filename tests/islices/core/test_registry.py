@@ -1,4 +1,4 @@
-"""Test how names and arrays select backends, and errors of plug-ins.
+"""Test how names and arrays select backends, and the errors that faulty plug-ins cause.
 
 Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
 interpreter. The toy framework is a module with a special array type, so that no test here needs a framework.
@@ -51,7 +51,7 @@ backend = ToyBackend()
 
 
 class Site:
-    """A folder of distributions that is on the path of a fresh interpreter."""
+    """A folder of distributions on the path of a fresh interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Site:
         write_distribution(self.folder, distribution, "islices.backends", **{name: value})
 
     def toy(self, module: str) -> None:
-        """Write a toy framework with its adapter and its plug-in."""
+        """Write a toy framework, its adapter, and the adapter's entry point."""
         self.module(module, TOY)
         self.module(f"{module}_islices", ADAPTER.format(module=module))
         self.plugin(f"islices_{module}", module, f"{module}_islices:backend")
@@ -198,7 +198,6 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
     ],
 )
 def test_an_import_without_its_framework_says_what_installs_it(module: str, missing: str, pip: str) -> None:
-    """Check that importing a backend's package reports the install command if the framework is missing."""
     program = f"import sys\nsys.modules[{missing!r}] = None\nimport islices.backends.{module}"
     done = python("-c", program)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")

@@ -1,6 +1,7 @@
-"""Test a call that would write one array in two places: every framework raises before it writes anything.
+"""Test calls whose arguments share memory. A call that would write one element through two arguments raises before it
+writes.
 
-Arrays that are neighbours in one buffer, or that interleave in one, are allowed.
+Adjacent or interleaved arrays in one buffer are allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HOST = islices.get_backend("numpy")
 
 
 def table_of(name: str) -> Any:
-    """Return a table. The table can change in place if the framework has such arrays."""
+    """Return START as a table of the framework: a tf.Variable for TensorFlow, otherwise an array."""
     x = islices.convert(START.copy(), name)
     if name == "tensorflow":
         import tensorflow as tf
@@ -91,8 +92,7 @@ def buffers() -> list[tuple[str, Callable[[np.ndarray], Any]]]:
 
 @pytest.mark.parametrize(("name", "of"), buffers())
 def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None:
-    """Check tables that share a buffer but no element: adjacent parts of a flat buffer, and interleaved columns of a
-    matrix."""
+    """Check tables in one buffer. Adjacent parts and different columns are allowed, and parts that overlap raise."""
     optimizer, n = optim.sgd(0.5), ROWS * WIDTH
     flat = of(np.zeros(3 * n, np.float32))
     wide = of(np.zeros((ROWS, 2 * WIDTH), np.float32))
@@ -136,7 +136,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """Check slices that share the table's memory: the call uses the slices' values from before the call."""
+    """Check slices whose values are the table that the call changes. The call uses the values from before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)
@@ -146,7 +146,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Check for each pair of random views that islices and np.shares_memory agree."""
+    """Compare the check of islices for shared memory with np.shares_memory."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

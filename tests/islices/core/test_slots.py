@@ -1,4 +1,4 @@
-"""Test slices whose values are only computed when read: results have the bits of ordinary slices."""
+"""Test slices whose values are computed when they are first read. Results have the bits of ordinary slices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ DTYPES = ("float16", "float32")
 def deferred(
     positions: str, dtype: str, index: str, factor: float | None = None
 ) -> tuple[IndexedSlices, IndexedSlices]:
-    """Return slices without computed values, and the same slices with values. Rows repeat, and some cancel."""
+    """Return slices whose values are not computed yet, and the same slices with computed values. Rows repeat, and some
+    cancel."""
     rng = np.random.default_rng(3)
     base = rng.standard_normal((3, WIDTH)).astype(dtype)
     base[1] = -base[0]

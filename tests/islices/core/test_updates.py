@@ -1,5 +1,4 @@
-"""Test properties of row updates: in place or not, no writes by a call that raises, and a cost that grows with the
-rows."""
+"""Test properties of row updates: in place or not, no writes by a call that raises, autograd, and donation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test which engine a call without `group` uses, and that no rank waits for a rank whose arguments raise. SPEC clause
-25.
+"""Test which engine a call without `group` uses, and that no rank waits for a rank whose arguments raise (SPEC clause
+25).
 
 The conformance cases ``none/by default`` and ``refused`` test each engine separately. This file tests several engines
 at once, arrays of another framework on one rank, and launchers. The processes are real, and a short timeout makes a
@@ -44,8 +44,8 @@ def scope_of(group: Group) -> Any:
 
 # ---------------------------------------------------------------------- one engine, and another framework's arrays
 def another_framework(group: Group, other: str) -> list[float]:
-    """Check that a call uses the engine that has started, even if its arrays belong to another engine, or if it has no
-    arrays."""
+    """Check that calls without arrays, and with arrays of another framework, use the engine that has started. Return
+    the sum of such arrays."""
     C = islices.get_backend(other)
     with scope_of(group):
         assert ShardedTable.from_full(C.asarray(np.ones((4, 1), np.float32))).group is group
@@ -124,8 +124,8 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_a_launched_process_with_nothing_starts_mpi() -> None:
-    """Check a launched process whose tree has no arrays: the process uses MPI, like processes with NumPy arrays, so
-    that all ranks meet."""
+    """Check two processes under mpiexec. A process whose tree has no arrays uses MPI, as does the other process, which
+    has a NumPy array."""
     launcher = _mpiexec()
     assert launcher is not None
     call = "all_reduce({'a': None if os.environ['PMI_RANK'] == '0' else np.ones(1)})['a']"
@@ -135,8 +135,7 @@ def test_a_launched_process_with_nothing_starts_mpi() -> None:
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_launched_by_mpi_connected_by_torch() -> None:
-    """Check torch's ranks under mpiexec. No module imports MPI, so that islices does not count MPI as a started
-    engine."""
+    """Check ranks of torch.distributed under mpiexec. Calls use torch and import no MPI."""
     pytest.importorskip("torch")
     launcher = _mpiexec()
     assert launcher is not None
@@ -155,7 +154,7 @@ def test_launched_by_mpi_connected_by_torch() -> None:
 
 
 def test_one_process() -> None:
-    """Check that no call waits if no engine connects other processes."""
+    """Check that calls in a single process wait for no other, and raise for wrong arguments."""
     pytest.importorskip("torch")
     code = f"""if True:
         {ALL_REDUCE}

@@ -23,8 +23,7 @@ FLAGS = [False, False, True]
 
 
 def host_tree(rank: int, scale: float = 1.0) -> list[Any]:
-    """Return one rank's gradients: slices of its table (None on rank 2), its array, and the array that all ranks
-    have."""
+    """Return a rank's gradients: slices of its table (None on rank 2), an array, and the array that all ranks have."""
     rng = np.random.default_rng(rank)
     values, ids = (scale * rng.standard_normal((7, 3))).astype(np.float32), rng.integers(0, 5, 7)
     own = (scale * rng.standard_normal((2, 2))).astype(np.float32)

@@ -40,7 +40,7 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str = "float32", spread: fl
 
 
 def gradients() -> dict[str, list[Any]]:
-    """Return a dict from names to gradients; a gradient is a list of leaves."""
+    """Return a dict from the names of cases to gradients, which are lists of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
@@ -57,8 +57,8 @@ def gradients() -> dict[str, list[Any]]:
 
 
 def on_rank(name: str, rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """Return the arguments `tree` and `replicated` of a clip on one rank. The tree has two dicts of numbered leaves,
-    and the second dict is replicated."""
+    """Return the arguments `tree` and `replicated` of one rank. The tree has two dicts from numbers to leaves; only the
+    second is replicated."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(gradients()[name]):
         if name == REPLICATED and k == 5:
@@ -70,7 +70,7 @@ def on_rank(name: str, rank: int, size: int) -> tuple[dict[str, Any], Any]:
 
 # ---------------------------------------------------------------------- norms and clips
 def exact(leaf: Any) -> Any:
-    """Convert a leaf to the oracle's types."""
+    """Convert slices or an array to the oracle's types."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -83,7 +83,8 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare norms and clips with exact arithmetic, and presets with one process that has all leaves."""
+    """Compare norms and clips with exact arithmetic. Compare clips with the semantics "keras" with a clip in one
+    process."""
     whole_tree = gradients()[name]
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}
@@ -211,16 +212,15 @@ def test_replicated_has_a_bool_for_each_leaf(replicated: Any, error: type[Except
 
 # ---------------------------------------------------------------------- within a program
 def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (values, indices, array). Values and indices have one set of slices per rank, and the array is
-    replicated."""
+    """Return (values, indices, array). Values and indices have one set of slices per rank along their first axis; all
+    ranks have the array."""
     rng = np.random.default_rng(ranks)
     values = (rng.standard_normal((ranks, 6, 3)) * size).astype(dtype)
     return values, rng.integers(0, 4, (ranks, 6)), (rng.standard_normal(5) * size).astype(dtype)
 
 
 def one_process(values: np.ndarray, indices: np.ndarray, dense: np.ndarray, how: str) -> tuple[list[Any], Any, Any]:
-    """Return the clipped values of each rank, the clipped replicated array, and the norm, as one process computes
-    them."""
+    """Clip all ranks' gradients in one process. Return the values of each rank, the replicated array, and the norm."""
     parts = [IndexedSlices(v, i, (4, 3)) for v, i in zip(values, indices, strict=True)]
     (*clipped, layer), norm = islices.clip_by_global_norm([*parts, dense], 0.7, semantics=how)
     return [s.values for s in clipped], layer, norm
@@ -251,7 +251,8 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Run two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow starts."""
+    """Check a clip by two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow
+    starts."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -1,8 +1,7 @@
 """Test that all_reduce gives the same bits over every engine, with any number of ranks, for any data.
 
-All cases run here with 3 ranks that are threads. `islices conform`, which tests/conformance/test_conformance.py calls,
-runs all cases on every engine with 2 processes. Plain NumPy scalars give the expected results, and a test here compares
-them with exact arithmetic.
+All cases run here with 3 ranks that are threads. `islices conform` runs all cases on every engine with 2 processes.
+Plain NumPy scalars give the expected results, and a test here compares them with exact arithmetic.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ IDS = [c.id for c in chosen(full=True)]
 
 
 def verdicts(statement: list[Any], least: int) -> None:
-    """Check that each case has passed on all ranks with the same bits. A case may be unsupported if the framework lacks
-    a type."""
+    """Check that each case passed on all ranks with the same bits, unless the framework lacks a type. At least `least`
+    cases must pass."""
     for one in statement:
         if isinstance(one, Exception):
             raise one
@@ -83,7 +82,7 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that cases catch each mistake except "cuts that are all the same", which is harmless: cuts only divide the
+    """Check that cases catch each mistake except the harmless one, "cuts that are all the same". Cuts only divide the
     work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
@@ -114,7 +113,7 @@ if os.environ.get("PMI_RANK") == "1" and "ISLICES_RANKS" in os.environ:
 
 @pytest.mark.outside
 def test_a_rank_that_dies_is_a_harness_error(tmp_path: Path) -> None:
-    """Run the variant "ranks" on an external backend, over MPI, with an adapter that ends a rank."""
+    """Run the suite's variant "ranks" over MPI, with an adapter that ends the process of a rank."""
     if why := absent("mpi"):
         pytest.skip(why)
     site = shutil.copytree(LOOPBACK, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
@@ -130,7 +129,7 @@ def test_a_rank_that_dies_is_a_harness_error(tmp_path: Path) -> None:
 
 
 def leaf_lists(trees: list[Any]) -> list[list[Any]]:
-    """Return a list for each leaf: the leaf's values on all ranks."""
+    """Return one list per leaf of the trees, with the leaf's value on each rank."""
     if isinstance(trees[0], dict):
         return [one for key in trees[0] for one in leaf_lists([tree[key] for tree in trees])]
     if isinstance(trees[0], (list, tuple)):
@@ -143,7 +142,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
 def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
-    """Check that the expected results equal exact fractions, rounded by clause 25."""
+    """Check that the expected results are exact fractions, rounded as clause 25 requires."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]
         if not there:

@@ -27,7 +27,7 @@ ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
 
 
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the ranks' shards as one table. All shards must have the same step count."""
+    """Join the ranks' shards of the table and its state, and check that all shards have the same step count."""
     steps = {part["step"].tolist()[0] for part in parts}
     assert len(steps) == 1
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "step"} | {
@@ -69,7 +69,7 @@ def start_of(name: str) -> Host:
 
 
 def lookups_of(name: str, step: int, rank: int) -> tuple[Host, Host]:
-    """Return (ids, upstream) of one rank in one step. Rank 1 has none in step 1, and no rank has any in step 2."""
+    """Return (ids, upstream) of a rank in a step. Rank 1 has no ids in step 1, and no rank has ids in step 2."""
     _, dtype, rows = CASES[name]
     rng = np.random.default_rng([step, rank])
     n = 0 if rows == 0 or step == 2 or (rank, step) == (1, 1) else 9
@@ -93,8 +93,8 @@ def sharded(group: Group, name: str) -> dict[str, Host]:
 
 
 def alone(name: str, size: int) -> dict[str, Host]:
-    """Train in one process without ranks. Each step uses the ranks' batches, coalesced and concatenated in the order of
-    ranks."""
+    """Train in one process. Each step coalesces the ranks' gradients, concatenates them in the order of ranks, and
+    coalesces the result."""
     (optimizer, _, rows), table = CASES[name], start_of(name)
     state = optimizer.init(table, master=name == "master")
     for step in range(STEPS):
@@ -122,7 +122,7 @@ def test_processes_step_as_one(engine: str) -> None:
 
 
 def like(framework: str, full: Host) -> Any:
-    """Return the table `full` as an array of the kind that models of the framework use."""
+    """Return the table `full` as the type that models of the framework use."""
     x = islices.get_backend(framework).asarray(full.copy())
     if framework == "torch":
         import torch
@@ -137,8 +137,7 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """Check that two ranks with a framework's gradients and a checkpoint in between end with the bits of one NumPy
-    process."""
+    """Check two ranks that save and load a checkpoint after one step."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
@@ -224,8 +223,8 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """Check lookup options on fetched rows. A fetch sends 4 bytes for each row of another rank, and receives the
-    row."""
+    """Check lookup options on fetched rows, and the traffic. A rank sends 4 bytes for each row of another rank, and
+    receives the row."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
@@ -248,8 +247,8 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """Return (class, message) of this rank's error in each case. Either one rank has a wrong argument, or the arguments
-    differ on all ranks."""
+    """Return a dict from cases to (class, message) of this rank's error. One rank has a wrong argument, or all ranks'
+    arguments differ."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1
@@ -331,8 +330,8 @@ def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("case", "message"), [("step", 1), ("save", 2)])
 def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp_path: Path) -> None:
-    """Check a rank that ends before the first message of a step, or before it reports that its file is written. Nothing
-    is half done."""
+    """Check a rank that leaves a step before its first message, or a save before it reports that its file is
+    written."""
 
     def run(group: Group) -> Any:
         table = ShardedTable.from_full(np.arange(12.0).reshape(6, 2), group)

@@ -117,8 +117,8 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
 
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
-    """Check that all_reduce frees each received array, which may be as large as the sums, before it sums. Indices are
-    sent in narrow types."""
+    """Check that received arrays are freed, because they may be as large as the sums. Indices are sent as int32 if the
+    number of rows allows it."""
     values, ids = np.ones((1, 2), np.float32), np.array([7], np.int32)
     like = exchange.sparse_leaf(values, ids, None)
     received = [list(like.columns), list(like.columns)]
@@ -147,8 +147,8 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 @pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """Check that ranges are balanced for any ids. Samples are evenly spaced, so that a range is off by at most the gaps
-    at its ends."""
+    """Check that ranges have nearly equal shares of any ids. Samples are evenly spaced, so that the error is at most
+    the gaps at a range's ends."""
     most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):
@@ -174,7 +174,7 @@ def test_samples_are_ids_and_of_nothing_cuts_are_zeros() -> None:
 
 # ---------------------------------------------------------------------- the modelled bytes are the bytes that move
 def moved(ranks: int, each: Sequence[Any], rows: int | None, dim: int, strategy: str) -> float:
-    """Return the number of payload bytes that a rank receives on average."""
+    """Return the mean number of bytes that a rank receives in an all_reduce."""
 
     def run(group: Group) -> int:
         values = np.ones((len(each[group.rank]), dim), np.float32)
@@ -192,8 +192,7 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Check that ranks receive the modelled bytes, apart from the headers of `agree`, padding, and the samples and
-    counts of ranges."""
+    """Check that ranks receive the modelled bytes and, in addition, only headers, padding, samples and counts."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)

@@ -188,7 +188,7 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """Return a function that computes one loss per sample from a table, a dense array, ids and weights."""
+    """Return a function of a table, a dense array, ids and weights, which computes one loss per sample."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w
@@ -275,8 +275,8 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
 
 
 def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
-    """Check that a gradient which is NaN everywhere is no influence. For the root of 0, every framework computes 0 *
-    inf, also in other samples."""
+    """Check that a gradient of NaN raises no error about samples that influence each other. At the root of 0, every
+    framework computes 0 * inf, also in other samples."""
     step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
     _, g = step(fw.table(), fw.array(IDS, np.int32))
     assert np.isnan(host(g.values)).all()
@@ -345,8 +345,8 @@ def test_ids_may_be_filled_anew_between_lookups(fw: Framework) -> None:
 
 # ---------------------------------------------------------------------- second derivatives
 def test_second_derivatives_are_right_or_refused(fw: Framework) -> None:
-    """Check second derivatives. The inner sum of w r^3 has slices 3 w r^2, and the outer sum of squares has 36 w^2
-    r^3."""
+    """Check second derivatives. The inner loss, the sum of w r^3, has the gradient 3 w r^2. The sum of its squares has
+    the gradient 36 w^2 r^3."""
     ones = fw.array(np.ones((2, 3, WIDTH)))
 
     def inner(table: Any, w: Any) -> Any:

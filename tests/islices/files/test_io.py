@@ -46,7 +46,6 @@ def wide() -> Any:
 
 
 def array(framework: str, x: Any, dtype: str) -> Any:
-    """Return `x` as an array of the framework with the dtype."""
     host = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     backend = islices.get_backend(framework)
     if framework == "numpy":
@@ -75,8 +74,8 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Return slices of each kind in ROWS, with int32 and int64 indices, known and unknown rows, and rows of 0 to 2
-    dimensions."""
+    """Return slices of each kind in ROWS, with int32 and int64 indices. The number of rows is known or unknown, and
+    rows have 0 to 2 dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):
@@ -124,7 +123,7 @@ def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wid
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """Check NaN payloads, the sign of zero and subnormal numbers in every float type."""
+    """Check NaN payloads, signs of zeros and subnormal numbers in every float type."""
     every = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(5)
     tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(

@@ -1,4 +1,4 @@
-"""Test that functions with inlined calls give the same results as calls do, even if names clash."""
+"""Test that a function with inlined calls gives the results of the calls, even if names clash."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def as_inlined(x: Any) -> FunctionType | None:
 
 
 def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
-    """Expand a function, and return the result and the names that the result still calls."""
+    """Expand a function. Return the new function and the names of the functions that it still calls."""
     trees: list[ast.AST] = []
     real = ast.fix_missing_locations
     monkeypatch.setattr(ast, "fix_missing_locations", lambda tree: trees.append(tree) or real(tree))
@@ -126,13 +126,13 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Check names that also belong to a builtin, the function or a parameter, and expressions that Python does not
+    """Check names that a builtin, the function or a parameter also has, and expressions that Python does not
     evaluate."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
-    """Check that the imported function runs, not the text that its file has now."""
+    """Check a function whose file has changed since its import: the function is not expanded."""
     path = tmp_path / "changing.py"
     scope: dict[str, Any] = {}
     for factor in ("2", "3"):

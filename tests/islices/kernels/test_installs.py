@@ -41,8 +41,8 @@ print("kernels" if kernels.active() else "NumPy", found, compiled)
 
 
 def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
-    """Run a fresh interpreter, and return ("kernels" or "NumPy", kernels loaded from disk, compiled kernels,
-    stderr)."""
+    """Run `code` and WORK in a fresh interpreter. Return "kernels" or "NumPy", the numbers of loaded and compiled
+    kernels, and stderr."""
     changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
     given = {name: value for name, value in changed.items() if value is not None}
     done = subprocess.run(
@@ -67,7 +67,6 @@ def copy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """Check that a second process loads all kernels from disk and compiles none."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
     assert first[1] == 0, first
     assert first[2] >= 3, first
@@ -76,8 +75,7 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
-    """Check that a change of a source file recompiles all kernels that use the file, although older compiled kernels
-    exist."""
+    """Check that the next process compiles all kernels that use a changed file, although older kernels are on disk."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")
@@ -108,7 +106,7 @@ def test_without_numba() -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 9')", "SystemError('initialization failed')"])
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
-    """Check that a numba that fails at its import gives one warning with the reason. NumPy then computes everything."""
+    """Check a numba whose import fails. One warning gives the reason, and NumPy computes everything."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")
     subject, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert subject == "NumPy"

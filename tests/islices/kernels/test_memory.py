@@ -90,7 +90,7 @@ def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
 
 
 def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
-    """Return a dict from names to calls of operations. Each call gets a new table."""
+    """Return a dict from names to functions that call an operation, each on a new table."""
 
     def slices() -> IndexedSlices:
         return IndexedSlices(values, ids, shape, **options)
@@ -132,8 +132,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Check scatter on tables in different memory: the outcome is the same, and memory outside the table's rows stays
-    unchanged."""
+    """Check scatter on views of larger arrays, on arrays in Fortran order and on read-only arrays. Memory outside a
+    view stays unchanged."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
@@ -155,8 +155,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check bad indices that no one has validated. With and without kernels, the outcome is the same: IndexError for
-    tables, and never a crash."""
+    """Check bad indices that were not validated. With and without kernels, tables raise the same IndexError, and
+    nothing crashes."""
     code = """
         import itertools
         import numpy as np

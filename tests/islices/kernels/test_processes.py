@@ -62,7 +62,7 @@ def check(got, expected):
 
 
 def run(code: str, **environment: str) -> str:
-    """Run a fresh interpreter, which must end in time with exit code 0, and return its output."""
+    """Run `code` in a fresh interpreter, and return its output. The interpreter must end in time, with exit code 0."""
     settings = {"ISLICES_NUM_THREADS": "4", **environment}
     done = python("-W", "always", "-c", WORK + textwrap.dedent(code), timeout=LIMIT, **settings)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -82,7 +82,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------------- settings
 @pytest.mark.outside
 def test_settings_of_the_environment() -> None:
-    """Check the limits of the environment variables. A value outside the limits gives one warning and the default."""
+    """Check values of ISLICES_NUM_THREADS and ISLICES_KERNELS. A bad number gives one warning and the default."""
     code = """
     import warnings
     with warnings.catch_warnings(record=True) as caught:
@@ -132,8 +132,8 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check kernels if the system starts no more threads while the pool is busy. The caller waits for parts that the
-    pool starts later."""
+    """Check a call that can start no thread while the pool is busy. The call must wait for parts that the pool begins
+    later."""
     islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
 
@@ -178,7 +178,7 @@ def test_after_an_exception_in_the_caller_the_pool_works(
 
 
 def test_interrupted_for_real() -> None:
-    """Check SIGINT at random moments of many calls: the call raises KeyboardInterrupt, and the next call is right."""
+    """Interrupt calls at random moments. Each interrupted call raises KeyboardInterrupt, and the next call is right."""
     run(
         """
         import _thread, random, signal
@@ -258,7 +258,7 @@ def test_forked_children_after_the_parent_called() -> None:
 @pytest.mark.outside
 @fork_only
 def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
-    """Check that a forked child compiles although another thread of the parent held numba's lock at the fork."""
+    """Check that a forked child compiles, although another thread of the parent held numba's lock at the fork."""
     run(
         CHILDREN
         + textwrap.dedent(
@@ -280,7 +280,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_calls_while_the_interpreter_ends() -> None:
-    """Check calls from atexit handlers, and from threads that run longer than the main thread."""
+    """Check calls from atexit handlers, and from threads that outlive the main thread."""
     run(
         """
         import atexit

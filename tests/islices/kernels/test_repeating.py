@@ -1,4 +1,4 @@
-"""Test a step that reuses the groups of indices from a norm: its bits stay the same, even if indices change in
+"""Test a step that reuses the norm's grouping of indices. The step has NumPy's bits, even if indices change in
 between."""
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def slices() -> IndexedSlices:
 
 
 def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[np.ndarray[Any, Any]]:
-    """Return the table and the state after a clipped step. The function `between` gets the clipped slices before the
-    step."""
+    """Clip `s`, call `between` with the clipped slices, and take a step. Return the table and the state."""
     table = np.ones((ROWS, 3), np.float32)
     optimizer = islices.optim.adam(0.1)
     state = optimizer.init(table)

@@ -1,5 +1,5 @@
-"""Test that a process raises and changes nothing if memory for a compiled kernel is missing. LLVM would end the
-process."""
+"""Test that a step without memory for its compiled kernel raises and changes nothing. Without memory for a compilation,
+LLVM would end the process."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def slices(values: Any) -> Any:
 
 
 def summed(values: np.ndarray) -> np.ndarray:
-    """Return the summed row of each slot."""
+    """Return, for each slot, the sum of all values of the slot's row."""
     table = np.zeros((4, 2))
     np.add.at(table, IDS, values)
     return table[IDS]
@@ -60,7 +60,8 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return a dict from semantics to the framework's clip to norm 0.5, or to a formula if the clip has no gradient."""
+    """Return a dict from semantics to the framework's clip to norm 0.5. For torch, whose clip has no gradient, the dict
+    has a formula."""
     if framework == "torch":
         import torch
 

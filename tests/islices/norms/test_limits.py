@@ -16,7 +16,7 @@ X = np.array([[3, 4], [1, 0]], np.float32)
 
 
 def clips(x: Any, limit: Any) -> list[Any]:
-    """Return the results of the functions that the suite does not test with array limits."""
+    """Clip `x` with the functions that the suite does not test with array limits."""
     return [
         islices.clip_by_norm(x, limit, axes=0),
         islices.norms.clip_by_block_rms(x, limit),
@@ -36,8 +36,7 @@ def test_an_array_clips_as_its_number(framework: str, mode: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_gradient_flows_to_a_limit(framework: str) -> None:
-    """Check SPEC clause 10: no gradient flows to a limit, and the values' gradient is the same as for a constant
-    limit."""
+    """Check that the values' gradient is the same as for a constant limit (SPEC clause 10)."""
     tape, g = Tape(framework), np.array([[1, -2], [3, 1]], np.float32)
 
     def loss(x: Any, limit: Any) -> Any:

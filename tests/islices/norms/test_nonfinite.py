@@ -65,8 +65,8 @@ def test_every_function_and_front_checks_it(name: str) -> None:
 
 
 def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:
-    """Check that a zero gradient, from nonfinite="zero", still changes a row, because Adam's state contains earlier
-    gradients. The argument `apply` skips the step."""
+    """Check Adam with nonfinite="zero". A gradient of zeros still changes a row, because Adam's state contains earlier
+    gradients; the argument `apply` skips the step."""
     good = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (4, 2))
     optimizer = optim.adam(0.1)
     table = np.zeros((4, 2), np.float32)

@@ -1,8 +1,8 @@
 """Test each clipping preset against the framework's function, on real sparse gradients and dense arrays.
 
 The bounds are in ulps, the spacing of floats at each value. The norm of islices is exact to half an ulp; frameworks sum
-in float32. The factor differs by as much as the norms do, so that the bounds are a few ulps. A comment next to each
-bound gives the largest measured difference, and `pytest -rP` prints the measurements.
+in float32. The factors differ by as much as the norms do, so that the bounds are a few ulps. A comment next to each
+bound gives the largest measured difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMITS = (0.25, 1.0, 7.5, 1e4)
 
 
 def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return (values, ids, dense) in different sizes. Ids repeat, except in the first batch."""
+    """Return (values, ids, dense) for batches of different sizes. Ids repeat, except in the first batch."""
     out = []
     for seed, n in enumerate((12, 24, 64, 512)):
         rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def ulps(got: Any, expected: Any) -> float:
-    """Return the largest difference in ulps of the expected values."""
+    """Return the largest difference, in ulps of the expected values."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     assert np.isfinite(expected).all()
@@ -41,7 +41,7 @@ def ulps(got: Any, expected: Any) -> float:
 
 
 def largest(pairs: Callable[..., list[tuple[Any, Any]]]) -> float:
-    """Return the largest difference in ulps between islices and the framework, for all batches and limits."""
+    """Return the largest difference in ulps between islices and the framework, over all batches and limits."""
     return max(ulps(*pair) for batch in batches() for limit in LIMITS for pair in pairs(*batch, limit))
 
 
@@ -86,8 +86,8 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
-    """Check the clips of Keras's optimizers. A step of SGD with rate 1 from zeros gives the negative clipped
-    gradient."""
+    """Check the clips of Keras's optimizers. A step of SGD with rate 1, from zeros, shows that the optimizer uses the
+    compared clip."""
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another framework here")

@@ -2,7 +2,7 @@
 
 Each element's difference is counted in units of eps * (|start| + the sum of |changes|); 0 units are equal bits.
 docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in another order. As a
-script, this file turns FMA and MKL's root off and compares torch's bits.
+script, this file compares torch's bits with NumPy's root in torch; a test runs the script with FMA turned off.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Row(NamedTuple):
-    """An optimizer of islices to compare with a framework's class. Hyperparameters that the semantics lacks are
-    omitted."""
+    """An optimizer of islices and the framework's optimizer to compare it with. Hyperparameters that the semantics
+    lacks are omitted."""
 
     semantics: str
     label: str
@@ -127,8 +127,8 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """Return the class or function at `place` among those of the record in the framework; the last is for dense
-    gradients."""
+    """Return a class or function of the framework. A record may list several, and `place` selects one; the last is for
+    dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -144,7 +144,7 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """Return the framework's optimizer for the row."""
+    """Return the framework's optimizer for a row."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -249,8 +249,8 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 # ---------------------------------------------------------------------- steps
 def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
-    """Yield gradients with different rows and sizes: duplicates, stored zero rows, cancelling rows, no rows. The last
-    row never occurs."""
+    """Yield gradients with different rows and sizes: duplicates, stored zeros, rows that cancel, no rows. The last row
+    of the table never occurs."""
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))
@@ -263,7 +263,8 @@ def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
-    """Return the largest difference, over all steps, of the weights ("w") and of each array of the state."""
+    """Return a dict with the largest difference over all steps, for the weights ("w") and for each array of the
+    state."""
     start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(np.float32)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}
@@ -303,7 +304,8 @@ def test_steps_are_the_frameworks_own(row: Row) -> None:
 
 @pytest.mark.outside
 def test_bits_of_torch_where_it_rounds_once() -> None:
-    """Check the bits of torch on x86-64, where FMA can be turned off. Sums in a different order are omitted."""
+    """Check the bits of torch on x86-64, where FMA can be turned off. Optimizers whose sums have another order are
+    omitted."""
     plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "ISLICES_KERNELS": "0"}
     done = subprocess.run([sys.executable, __file__], env={**os.environ, **plain}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -315,7 +317,7 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return (contracts, differences): True if torch uses FMA, and the differences from torch with NumPy's root."""
+    """Return whether torch uses FMA, and a dict from rows to differences from torch with NumPy's root."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

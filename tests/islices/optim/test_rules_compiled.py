@@ -1,5 +1,5 @@
-"""Test optimizers' rules as code of compiled kernels: errors, and one kernel per rule. The suite compares the bits with
-the oracle."""
+"""Test optimizers' rules in compiled kernels: errors, and one kernel per rule. The suite compares the bits with the
+oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test hyperparameters that change from step to step, and names of semantics, in more cases than the vectors have."""
+"""Test hyperparameters that change from step to step, and names of semantics, in more cases than the golden vectors
+have."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Make = Callable[[Any], optim.Optimizer]
 
 
 def by_step(step: Any) -> Any:
-    """Return 1/2, 3/4, 7/8 ... for steps 0, 1, 2 .... These numbers are exact in every type and mode."""
+    """Return 1 - 2^-(step + 1), which is exact in every type. The parameter `step` may be an int or a traced array."""
     return (0.5, 0.75, 0.875)[step] if isinstance(step, int) else 1 - 0.5 ** (step + 1.0)
 
 
@@ -44,7 +45,8 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Return table and state after steps that each use a new optimizer, with the step's number as a constant."""
+    """Take each step with a new optimizer that has the rate of this step as a constant. Return the table and the
+    state."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):
@@ -127,7 +129,7 @@ def test_any_real_number_is_a_float(x: Any) -> None:
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:
-    """Check that 1 - float32(0.9) is computed in float64, as clause 16 requires."""
+    """Check that np.float32(0.9) gives the bits of the Python float with the same value, as clause 16 requires."""
     table = TABLE.astype(np.float64)
     grad = islices.IndexedSlices(np.ones((1, 2)), np.array([1]), (ROWS, 2))
     ends = []

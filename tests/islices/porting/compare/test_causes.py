@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
 
 
 def case(*names: str) -> Callable[[Case], Case]:
-    """Register a case with the names of the causes that together explain it."""
+    """Return a decorator that registers a case. `names` are the causes that explain the case together."""
 
     def register(fn: Case) -> Case:
         CASES[fn.__name__] = (fn, names)
@@ -39,7 +39,7 @@ def case(*names: str) -> Callable[[Case], Case]:
 
 # ---------------------------------------------------------------------- one model, written for each framework
 class Data:
-    """A batch of padded sentences, with weights for the upstream gradient and initial parameters."""
+    """A batch of padded sentences, upstream weights, an initial table and a dense layer."""
 
     def __init__(self, r: np.random.Generator, scale: float = 1.0) -> None:
         ids = np.minimum(1 + r.zipf(1.3, (BATCH, LENGTH)), ROWS - 2).astype(np.int64)
@@ -52,8 +52,7 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """Return the gradient of torch.nn.Embedding. The gradient is sparse unless `options` have another value of
-    `sparse`."""
+    """Return the gradient of torch.nn.Embedding, which is sparse unless `options` has sparse=False."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -61,8 +60,7 @@ def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) 
 
 
 def by_keras(d: Data, masked: bool = False) -> Any:
-    """Return the gradient of keras.layers.Embedding. If `masked`, the layer has mask_zero and the loss uses the
-    mask."""
+    """Return the gradient of keras.layers.Embedding. If `masked`, the layer masks zeros and the loss uses its mask."""
     layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
     layer.build()
     given = tf.constant(d.ids)
@@ -75,14 +73,15 @@ def by_keras(d: Data, masked: bool = False) -> Any:
 
 
 def by_jax(d: Data) -> Any:
-    """Return the gradient of a gather as a BCOO. As JAX users do, differentiate with respect to the gathered rows."""
+    """Differentiate with respect to the gathered rows, as JAX users do. Return the gradient of the table as a BCOO."""
     ids = jnp.asarray(d.ids)
     gathered = jax.grad(lambda x: (x * d.weights).sum(-1).sum())(jnp.zeros((ROWS, DIM))[ids])
     return jsparse.BCOO((gathered.reshape(-1, DIM), ids.reshape(-1, 1)), shape=(ROWS, DIM))
 
 
 def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
-    """Clip coalesced values by clip_grad_norm_, as torch users do, because the function raises for sparse gradients."""
+    """Clip coalesced values with clip_grad_norm_, as torch users do, because the function raises for sparse
+    gradients."""
     grads = {k: g.coalesce() if g.is_sparse else g.clone() for k, g in tree.items()}
     parameters = []
     for g in grads.values():
@@ -154,8 +153,8 @@ def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
 
 # ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
-    """Return the gradients of a classifier: tanh(embedding + positions), mean, linear layer, cross entropy. The
-    framework computes the forward and the backward pass."""
+    """Return the gradients of a classifier, computed by the framework `by`. The classifier is tanh(embedding +
+    positions), mean, linear layer and cross entropy."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
     if by == "torch":
         table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))

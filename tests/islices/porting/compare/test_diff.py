@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- equality
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare a gradient with the same gradient as a framework's object. One side may be uncoalesced."""
+    """Compare a gradient with its copy in a framework. One side may be coalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -66,7 +66,8 @@ def test_shapes_that_differ() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint64"])
 def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
-    """Check that `diff` accepts each dtype that `save` accepts, and that masks and counters explain no difference."""
+    """Check tensors of bool and uint64. `diff` compares them, names no cause for their difference, and still names the
+    cause for another tensor."""
     x = np.array([[1, 0], [1, 1]]).astype(dtype)
     y = np.array([[1, 0], [0, 1]]).astype(dtype)
     assert islices.diff({"m": x}, {"m": x.copy()}).equal
@@ -108,7 +109,7 @@ def test_the_verbose_report_shows_ten_rows_and_says_how_many_there_are() -> None
 
 
 def test_cost_follows_the_stored_rows() -> None:
-    """Check the cost of `diff` for sparse gradients of a table with 1e9 rows; a dense gradient would need 16 GB."""
+    """Check the memory of `diff` for a table with 1e9 rows, whose dense gradient would need 16 GB."""
     r = np.random.default_rng(0)
     ids = np.sort(r.choice(10**9, 50_000, replace=False))
     a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
@@ -173,8 +174,8 @@ def test_bad_input_is_refused_by_name(call: dict[str, Any], error: type[Exceptio
 # ---------------------------------------------------------------------- causes
 @pytest.mark.parametrize("masked", [False, True], ids=["dropped", "zeros"])
 def test_a_padding_row_that_is_dropped_or_zero_counts_in_no_norm(masked: bool) -> None:
-    """Check that `diff` explains padding and a clip together. The side without the padding row did not count the slots
-    of this row in the norm."""
+    """Check that padding and a clip explain a difference together. The norm of one side omits the slots of the padding
+    row."""
     r = np.random.default_rng(0)
     raw = slices(r.standard_normal((60, 4)), np.r_[0, 0, r.integers(0, 12, 58)], 20)
     values = raw.values * (np.asarray(raw.indices) != 0)[:, None]
@@ -194,8 +195,7 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `diff` finds a new cause from its record: without other causes, with a factor, and before causes that
-    it subsumes."""
+    """Check that `diff` finds a new cause as soon as its record is registered, also together with a factor."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

@@ -20,8 +20,8 @@ ROWS, WIDTH = 400, 4
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that makes `diff` treat every tensor as large: about a sixth of the rows come first, then
-    blocks of 16."""
+    """Return a function that makes `diff` treat every tensor as large. `diff` then reads a sixth of the rows first, and
+    all rows in blocks of 16."""
 
     def make() -> None:
         for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64}.items():
@@ -36,7 +36,7 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
 
 
 def made() -> dict[str, Any]:
-    """Return a dict from names of causes to (a, b, options). Applying the causes to one side gives the other side."""
+    """Return a dict from the names of causes to (a, b, options). The causes explain the difference between a and b."""
     r = np.random.default_rng(0)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)
@@ -73,7 +73,7 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
 
 
 def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts: Callable[[], None]) -> None:
-    """Check that one deviating row prevents a cause that all other rows have: division by eight."""
+    """Check that one row rules out a cause, division by eight, which holds for all other rows."""
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()

@@ -1,4 +1,5 @@
-"""Test steps that differ between two frameworks. Reports must name the one or two causes, also after many steps."""
+"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, also after many
+steps."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 
 def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
-    """Compare plain SGD, whose state is an empty dict, with momentum, whose state has an array per table after two
-    steps."""
+    """Compare the second step of plain SGD, whose state is empty, with that of SGD with momentum."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
 
@@ -66,8 +66,8 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Check that descriptions of the optimizers decide the causes, because the first steps of different optimizers may
-    be equal."""
+    """Check that descriptions of the optimizers decide the causes. The first steps of different optimizers may be
+    equal."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
     g = summed(d)
@@ -80,7 +80,8 @@ def test_what_is_described_in_full_is_what_steps(name: str) -> None:
 
 
 def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
-    """Check that the report names the initial accumulator, although MXNet creates Adagrad's state later than optax."""
+    """Check that the report names the initial accumulator. Only optax's side has a state, because MXNet creates
+    Adagrad's state later."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
     sides = []
@@ -105,7 +106,7 @@ def test_raw_duplicates_are_named_if_the_description_does_not_name_them() -> Non
 
 
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
-    """Check that the report does not mistake torch's RAdam for gradient descent, although the first steps are equal."""
+    """Check torch's RAdam, whose first step equals a step of gradient descent."""
     d = Batch(2)
     g = summed(d)
     a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g)["u"] for make in (torch.optim.RAdam, torch.optim.Adam))
@@ -116,7 +117,6 @@ def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
 def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
-    """Check that the report names no cause if the same optimizer made both steps, from different tables."""
     steps = []
     for d in (Batch(2), Batch(5)):
         g = summed(d)

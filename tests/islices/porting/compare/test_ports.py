@@ -1,4 +1,4 @@
-"""Test that `islices.diff` explains the typical differences of ports. The frameworks compute both sides."""
+"""Test that `islices.diff` explains the typical differences of ports. Frameworks compute both sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 
 def reported(found: Any) -> list[set[str]]:
-    """Return the names of the causes in each explanation, as one set per explanation."""
+    """Return one set per explanation, with the names of its causes."""
     return [set(e.names) for e in found.causes]
 
 
@@ -62,7 +62,7 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """Check that the report has both explanations: "v" was left out of the clip, or each tensor was clipped by its
+    """Check that the report has both explanations. Either the clip left out "v", or each tensor was clipped by its
     norm."""
     d = Batch(1)
     g = summed(d)

@@ -40,7 +40,7 @@ def test_what_holds_for_one_tensor_and_not_for_the_others_is_no_cause() -> None:
 
 
 def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
-    """Check that a factor of 8.1 in float16 is not reported as the mean over a batch of 8."""
+    """Check that a division by 8.1 in float16 is not reported as a mean over a batch of 8."""
     for seed in range(20):
         r = np.random.default_rng(seed)
         a = slices(r, 60, (6,), r.permutation(90)[:60], "float16", 90)
@@ -49,8 +49,8 @@ def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
 
 
 def test_an_infinity_is_near_nothing_else() -> None:
-    """Check that an infinity on one side only is not rounding. If both sides have it, the other elements of its row may
-    round."""
+    """Check that an infinity on one side is not rounding. If both sides have the infinity, other elements may differ by
+    rounding."""
     a = np.random.default_rng(0).standard_normal((20, 4)).astype("f4")
     b, c = a.copy(), np.nextafter(a, np.float32(9))
     a[3, 1] = c[3, 1] = np.inf
@@ -61,8 +61,7 @@ def test_an_infinity_is_near_nothing_else() -> None:
 
 
 def test_one_element_is_never_enough() -> None:
-    """Check that one element never proves a cause, because a float64 may equal minus or half another float64 by
-    chance."""
+    """Check that one element never proves a cause. By chance, any number may be half of another, or its negative."""
     a = IndexedSlices(np.array([[0.123456789012345]]), np.array([3]), (5, 1))
     for b in (a * -1, a * 0.5, IndexedSlices(a.values, a.indices + 1, (5, 1))):
         assert islices.diff(a, b, batch_size=2).causes == ()

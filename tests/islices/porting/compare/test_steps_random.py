@@ -1,4 +1,4 @@
-"""Test that reports name no cause for unrelated steps and gradients, even for misleading ones."""
+"""Test that reports name no cause for unrelated steps and gradients, even if these look like a cause."""
 
 from __future__ import annotations
 

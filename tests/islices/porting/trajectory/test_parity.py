@@ -1,4 +1,5 @@
-"""Test `islices.parity`: equal trainings are equal, rounding is no fault, and parity finds where each fault begins."""
+"""Test `islices.parity`: it reports equal trainings as equal, treats rounding as equal, and finds where each fault
+begins."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ def training(
     sums: type = np.float32,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Train two tables whose looked-up rows are multiplied, with a squared error, a clip by the global norm and an
-    optimizer of islices.
+    """Yield the positions of each step of a training, which a recorder would write.
 
-    Frameworks sum in different types: `sums` is the type here. The function `fault` may change each position of a step.
+    The model multiplies looked-up rows of two tables, with a squared error. A clip and an optimizer of islices follow.
+    The forward pass computes in the type `sums`, because frameworks sum in different types. `fault` is called after
+    each position, and may change it.
     """
     r = np.random.default_rng(0)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(np.float32) for k in ("user", "item")}
@@ -63,7 +65,7 @@ def _copied(tree: Any) -> Any:
 
 
 def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> Callable[[int, dict[str, Any]], None]:
-    """Return a fault that changes a position, as soon as the position exists, in each step from `number` on."""
+    """Return a fault that calls `change` in each step from `number` on, as soon as `position` exists."""
     done: set[int] = set()
 
     def fault(step: int, has: dict[str, Any]) -> None:
@@ -156,7 +158,6 @@ OTHERS = {
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
-    """Check that parity finds another optimizer at the first step that differs."""
     pair = OTHERS[name]
     keep = ("batch", "tables", "gradients", "clipped", "tables_after", *(("state", "state_after") * with_state))
     found = islices.parity(*(training(rule, keep=keep) for rule in pair))
@@ -166,7 +167,7 @@ def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
 
 
 def projected(step: int, has: dict[str, Any], scale: float = 1.0) -> None:
-    """Normalize the user table's rows before each step except the first, as in TransE."""
+    """Normalize the rows of the user table to length `scale` before each step except the first, as TransE does."""
     if step > 1 and "outputs" not in has:
         table = has["tables"]["user"]
         table *= scale / np.linalg.norm(table, axis=1, keepdims=True)
@@ -181,8 +182,8 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """Check that parity names the cause, although the tensor with the largest difference, a bias of one element, proves
-    no cause."""
+    """Check that parity names the cause, although the largest difference is in a bias of one element. One element
+    proves no cause."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
@@ -199,7 +200,7 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """Check that parity does not explain a difference of states, which beta2 causes, by a clip or another cause of
+    """Check a difference of states that beta2 causes. Parity must not explain it by a clip or another cause of
     gradients."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
@@ -257,8 +258,8 @@ def test_a_position_that_is_ignored() -> None:
 
 
 def test_order_of_duplicates_is_rounding() -> None:
-    """Check sums that cancel, added in two orders: parity reports rounding although Adam amplifies it, but still finds
-    another learning rate."""
+    """Check sums that cancel, added in two orders. The runs are equal although Adam amplifies the rounding; another
+    learning rate is still found."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(5)
@@ -313,7 +314,7 @@ def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
-    """Check that files of lazy steps contain the changed rows, not the whole table."""
+    """Check that each file after the first contains only the changed rows of the table."""
     table = np.ones((50_000, 4), np.float32)
     recorder = islices.Recorder(tmp_path)
     for row in range(3):
@@ -343,7 +344,7 @@ def test_every_so_many_steps(tmp_path: Path) -> None:
 
 
 def test_recorder_adds_up(tmp_path: Path) -> None:
-    """Check that `add` copies its arrays, because a table may change in place afterwards."""
+    """Check that `add` copies its arrays, because a table may change in place later."""
     table = np.zeros((3, 1), np.float32)
     with islices.Recorder(tmp_path) as recorder:
         recorder.add(tables={"t": table}, batch=np.array([1]))

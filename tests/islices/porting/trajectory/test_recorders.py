@@ -87,7 +87,7 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
-    """Check that three steps, a file, a new optimizer and two more steps give the bits of five steps."""
+    """Check that three steps, a file and two steps of a new optimizer give the bits of five steps."""
     torch = pytest.importorskip("torch")
     from islices.backends.torch import start_from, state_of
 
@@ -155,7 +155,7 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("semantics", ["torch", "keras"])
 def test_momentum_goes_on_in_terms_of_the_other(semantics: str) -> None:
-    """Check that torch and optax continue a training with another framework's momentum on the same trajectory."""
+    """Check that torch and optax continue from a momentum of another framework along the same trajectory."""
     torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
     from islices.backends.jax.optax import start_from as start_optax
     from islices.backends.torch import optim as torch_rows
@@ -211,7 +211,7 @@ def test_states_that_do_not_fit(given: Any, message: str) -> None:
 
 # ---------------------------------------------------------------------- from Keras
 def keras_run(optimizer: Any, steps: int, folder: Path | None = None) -> Any:
-    """Run model.fit on an embedding, with batches of two rows of ids."""
+    """Train an embedding with model.fit for `steps` batches, each with two rows of ids, and return the model."""
     import keras
 
     model = keras.Sequential([keras.layers.Embedding(12, 4, name="words")])
