@@ -76,7 +76,7 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return a dict of the flags that are True."""
+        """Return {flag: True} for each flag that is set."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
@@ -240,7 +240,7 @@ def _vectors() -> tuple[str, list[str]]:
 
 
 class Entry(NamedTuple):
-    """A golden case as a line of its file. The property `case` decodes the JSON."""
+    """A golden case whose JSON is not yet decoded. The property `case` decodes the JSON."""
 
     id: str
     clause: str

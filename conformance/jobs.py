@@ -35,8 +35,8 @@ TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "i
 
 
 class Job(NamedTuple):
-    """The description of one process. The variants share the environment variables; `report` is the file that the
-    process writes."""
+    """The description of one process. All variants have the same environment variables. The process writes the file
+    `report`."""
 
     interpreter: Interpreter
     backend: str

@@ -65,7 +65,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Raise UsageError if `write` cannot write to a path. Existing files stay unchanged, and no new file stays."""
+    """Raise UsageError if `write` cannot write to a path. The check changes no existing file and leaves no new file."""
     if path == "-":
         return
     new = not Path(path).exists()

@@ -16,7 +16,8 @@ DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu",
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the complete lines of a growing file from a position on. If the file does not exist yet, return b""."""
+    """Return the complete lines of a growing file, starting at byte `position`. If the file does not exist yet, return
+    b""."""
     if not path.exists():
         return b""
     with path.open("rb") as file:

@@ -24,7 +24,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def seconds(limit: float) -> float:
-    """Return the limit. Raise UsageError unless the limit is positive and finite."""
+    """Check that a time limit in seconds is positive and finite, and return the limit. Raise UsageError otherwise."""
     if not 0 < limit < float("inf"):
         raise UsageError(f"--time-limit: got {limit:g}; accepted are seconds above 0")
     return limit

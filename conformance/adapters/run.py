@@ -1,8 +1,8 @@
-"""Run the golden cases on an adapter, one after the other, and write a report. The adapter is a column of the matrix.
+"""Run the golden cases on an adapter, one after the other, and write a report. In the matrix, the adapter has a column.
 
-Three outcomes do not depend on answers. If the adapter crashes or hangs in a call, the case is a harness error, and the
-adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
-adapter does not have an operation, the case is unsupported.
+The suite chooses these outcomes without an answer. If the adapter crashes or hangs in a call, the case is a harness
+error, and the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness
+error. If the adapter does not have an operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """
@@ -129,7 +129,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Replace the string "inf" in arguments by the number, because vector files write infinity as this string."""
+    """Replace the string "inf" in arguments by float infinity, because vector files write infinity as this string."""
     return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 

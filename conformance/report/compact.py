@@ -130,7 +130,8 @@ def _spaced(counts: Counter[str]) -> Parts:
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes except passes as parts. If no case fails, a mark for the passes comes first."""
+    """Return the counts of all outcomes except passes as parts. If cases pass and no case fails, a mark for the passes
+    comes first."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]

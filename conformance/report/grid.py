@@ -82,7 +82,8 @@ def _empty(run: Run) -> bool:
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (runs, reason) for the runs without a case and without an error, one pair per reason. Examples:
+    """Return (description of the runs, reason) for the runs without a case and without an error, one pair per reason.
+    Examples:
 
     ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
@@ -112,8 +113,8 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a bound.
-    Notes on runs follow, as (run, "note", text).
+    """Return (names of runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a
+    bound. Notes on runs follow, as (name of the run, "note", text).
 
     Each reason of a backend occurs once. An example:
 

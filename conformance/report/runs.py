@@ -71,7 +71,7 @@ class Run:
     footer: dict[str, Any] = field(default_factory=dict)
     started: str = ""
     error: str = ""
-    """The reason why the whole run is a harness error; "" if it is none."""
+    """The reason why the whole run is a harness error; "" for other runs."""
     origin: str = ""
     """The file from which the run was read."""
     lines: list[str] = field(default_factory=list, repr=False)
@@ -82,8 +82,7 @@ class Run:
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Record that the process crashed or hung, as the parent process noticed. The run's JSON lines get the reason
-        too."""
+        """Record in `error` and in the run's JSON lines why the process crashed or hung."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 

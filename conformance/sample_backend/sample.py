@@ -1,8 +1,8 @@
-"""A tiny array library in the place of your library, with tensors in NumPy memory and a sparse gradient.
+"""A tiny array library that stands for your library, with tensors in NumPy memory and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
-properties that an adapter has to handle. The only operators are arithmetic. `add_at` rounds every sum of halves to half
-precision, row numbers of a gradient always have 64 bits, and there is no bfloat16.
+properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half
+precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def view(x: paddle.Tensor) -> Host | None:
-    """Return a view of x's memory, with uint16 for bfloat16, or None if x is not on the CPU. The view is read-only,
-    because Paddle would not notice changes. Raise ValueError if the memory was released."""
+    """Return a read-only view of x's memory (uint16 for bfloat16), or None if x is not on the CPU. Paddle would not
+    notice changes through a writable view. Raise ValueError if the memory was released."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():

@@ -1,4 +1,4 @@
-"""`islices bench` compares islices with each framework's calls and with copying the same bytes, as ratios in one run.
+"""`islices bench` compares islices with each framework's calls, and with the time to copy the same bytes.
 
 Times depend on the machine, on the load and on the frameworks, so the results are ratios. Every round runs all
 implementations of one operation in a rotating order. A result is the median of the ratios within each round. Each

@@ -36,7 +36,7 @@ class Gradient(NamedTuple):
 
     @property
     def max_norm(self) -> float:
-        """Half of the norm, so that the clip has an effect."""
+        """Return half of the norm, so that a clip to this limit changes the gradient."""
         return self.norm / 2
 
 

@@ -119,7 +119,8 @@ def per_sample() -> Any:
 
 
 def within(buffer: torch.Tensor, write: Any) -> Any:
-    """Return rows 4 to 7 of a buffer after write(rows). Raise CorruptionError if other rows of the buffer changed."""
+    """Call write(rows) on rows 4 to 7 of a buffer and return these rows. The other rows must be zeros; raise
+    CorruptionError if one of them is not zero afterwards."""
     rows, others = buffer[4:8], [*range(4), *range(8, 12)]
     write(rows)
     if buffer[others].any():
