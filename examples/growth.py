@@ -1,4 +1,5 @@
-"""Draw the time and memory of calls, by stored rows and by rows of the table: growth.py FILE.svg (on Linux)."""
+"""Draw how time and memory of calls grow with the stored rows and with the table's rows: growth.py FILE.svg (on
+Linux)."""
 
 import os
 import sys

@@ -1,4 +1,5 @@
-"""Answer `islices conform --command "python adapter.py"`, and `islices judge` likewise, without importing islices."""
+"""Answer the calls of `islices conform --command "python adapter.py"` and of `islices judge`, without importing
+islices."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Compute gradients by the tape of each framework, as users do without islices.value_and_grad."""
+"""Compute gradients with the tape of each framework, as users do without islices.value_and_grad."""
 
 from __future__ import annotations
 

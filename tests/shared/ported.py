@@ -1,4 +1,4 @@
-"""The typical differences of ports, computed by the frameworks themselves.
+"""The typical differences between a program and a port of the program, computed by the frameworks themselves.
 
 Gradients come from a lookup in three tables. torch.optim, Keras or optax take a step on these tables.
 """

@@ -71,8 +71,8 @@ def reported(r: Generator) -> dict[str, Any]:
 
 
 def random_pair(seed: int) -> Any:
-    """Compare unrelated gradients, or two random updates of one table that no optimizer makes, and return the
-    report."""
+    """Compare unrelated gradients, or two random updates of one table, and return the report. No optimizer makes such
+    updates."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"

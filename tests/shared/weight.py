@@ -20,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the first lines of the statements that consist of a string."""
+    """Return the line number at which each statement that consists of a string begins."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -29,7 +29,8 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Return the number of tokens in a file, and the number of lines that have tokens."""
+    """Return the number of tokens in a file, without docstrings and comments, and the number of lines with such
+    tokens."""
     strings = docstring_lines(path.read_text("utf-8"))
     with path.open("rb") as file:
         found = [t for t in tokenize.tokenize(file.readline) if t.type not in LAYOUT]

@@ -1,4 +1,4 @@
-"""Test `islices bench` by small real runs, by the arithmetic of the limit, and by its errors."""
+"""Test `islices bench`: small real runs, the arithmetic of the limit, and errors."""
 
 from __future__ import annotations
 

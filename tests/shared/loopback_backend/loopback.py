@@ -15,7 +15,7 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """The error of code outside of the adapter that reads an array."""
+    """The error that an object raises if code outside of the adapter accesses the object."""
 
 
 class Opaque:
@@ -51,8 +51,8 @@ class LoopbackArray(Opaque):
         return box(-unbox(self))
 
     def __truediv__(self, other: object) -> Any:
-        """Leave division to an operand of another library, as arrays of a framework do; raise for all other
-        operands."""
+        """Leave division to an operand of another library, as arrays of a framework do. Raise TouchedError for numbers
+        and loopback arrays."""
         if isinstance(other, (LoopbackArray, int, float)):
             raise TouchedError("division of loopback arrays: it is the adapter's")
         return NotImplemented
