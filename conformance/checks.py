@@ -2,7 +2,8 @@
 use.
 
 A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
-modes host and framework. With ``traced=True`` it runs only in mode traced, and with ``host=True`` only in mode host.
+modes host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only
+in mode host.
 """
 
 from __future__ import annotations

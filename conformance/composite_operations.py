@@ -1,4 +1,5 @@
-"""Define operations that only cases use: several public calls in one, and gradients by the framework's autodiff."""
+"""Define operations that only cases use: combinations of several public calls, and gradients that the framework's
+autodiff computes."""
 
 from __future__ import annotations
 
@@ -112,7 +113,8 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return a result as one array: the dense array for clip_by_value, which coalesces, else the stored values."""
+    """Return a result as one array. For clip_by_value, which coalesces, this is the dense array; for other operations,
+    the stored values."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values

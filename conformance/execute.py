@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
-A case fails if the setup raises an error (`HarnessError`), or if the call raises an unexpected error. A case also fails
-if the call changes an argument (`ChangedInputError`), or if the result differs from the expected result.
+If the setup raises an error, the case is a harness error (`HarnessError`). A case fails if the call raises an
+unexpected error, changes an argument (`ChangedInputError`), or returns another result than expected.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _placed(backend: Backend, x: Any, device: str) -> Any:
 
 
 def forget_compiled(backend: Backend) -> None:
-    """Release the compiled programs of traced cases, and those of the backend."""
+    """Release the compiled programs of traced cases, and the compiled programs that the backend keeps."""
     _compiled.cache_clear()
     backend.forget_compiled()
 

@@ -1,7 +1,7 @@
 """Make the cases of gradients through norms and clips, with whole numbers for which every step is exact in any order.
 
-The sums of duplicate rows are the rows of `TABLE`, so norms and limits are powers of two. The dot product of an
-upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
+`TABLE` contains the sums of duplicate rows. All norms and all positive limits are powers of two, and the dot product of
+an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return (missing primitive, number of cases that it stops) for each primitive that a skeleton still lacks, with
-    most cases first.
+    """Return the primitives that a skeleton still lacks, as pairs (primitive, number of cases that need it), with the
+    largest number first.
 
     Parameters
     ----------

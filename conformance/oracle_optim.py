@@ -77,8 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64. The factors base^(2^k), one per binary digit 1 of t, are multiplied by repeated
-    halving. A repeated square of at most 1e-290 counts as 0."""
+    """Return base^t in float64. There is one factor base^(2^k) per binary digit 1 of t. The first half of the factors
+    is multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]

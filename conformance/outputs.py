@@ -1,4 +1,4 @@
-"""Check a command's arguments and output files before minutes of work begin, and write the output."""
+"""Check a command's arguments and output files before a long run begins, and write the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the progress of commands on the error output.
+"""Show the progress of commands on standard error.
 
 On a terminal with rich, progress lines show the current work. Without rich or a terminal, bars print nothing. A board
 needs rich. Without a terminal, a board prints a line when a process ends, and a line per minute about the running
@@ -26,8 +26,8 @@ HEARTBEAT = 60.0
 # ---------------------------------------------------------------------- bars
 @contextlib.contextmanager
 def error_console() -> Iterator[Any]:
-    """Open a rich console that writes to the current error output, even if `islices.cli.stderr_aside` redirects the
-    error output later."""
+    """Open a rich console that writes to the current standard error, even if `islices.cli.stderr_aside` redirects
+    standard error later."""
     from rich.console import Console
 
     try:

@@ -12,8 +12,8 @@ from islices.cli import UsageError
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """Return the words of a command, split with the rules of a shell. No shell is run. Raise UsageError for an empty or
-    malformed command."""
+    """Return the words of a command, split as a shell would split them, without running a shell. Raise UsageError for
+    an empty or malformed command."""
     try:
         words = tuple(shlex.split(text, posix=os.name == "posix"))
     except ValueError as error:

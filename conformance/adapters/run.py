@@ -1,8 +1,8 @@
 """Run the golden cases on an adapter, one after the other, and write a report. In the matrix, the adapter has a column.
 
-The suite chooses these outcomes without an answer. If the adapter crashes or hangs in a call, the case is a harness
-error, and the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness
-error. If the adapter does not have an operation, the case is unsupported.
+Some outcomes do not depend on an answer. If the adapter crashes or hangs in a call, the case is a harness error, and
+the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
+adapter does not have an operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """
@@ -134,7 +134,8 @@ def _numbers(x: Any) -> Any:
 
 
 def _note(client: Client) -> str:
-    """Describe restarts, and lines that do not belong to the protocol. Return "" if the run had neither."""
+    """Describe the restarts of the adapter, and the lines that the adapter printed outside the protocol. Return "" if
+    there were neither."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

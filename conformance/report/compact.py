@@ -29,7 +29,7 @@ Parts = list[tuple[str, str]]
 
 @dataclass(eq=False)
 class BackendColumn:
-    """A column: one backend of one version in one environment. `runs` maps variants to runs."""
+    """A column: one backend in one version and one environment. `runs` maps variants to runs."""
 
     key: Hashable
     runs: dict[str, Run] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row: the head, the number of different cases, and for each column a cell with one part per mode."""
+    """A row: the head, the number of distinct cases, and for each column a cell with one part per mode."""
 
     head: str
     cases: int

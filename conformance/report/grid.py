@@ -63,7 +63,7 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """Return the sort key of a row: whole runs, then groups in the order of the vectors, then clauses by number.
+    """Return a key that sorts the rows: whole runs, then groups in the order of the vectors, then clauses by number.
     Unknown groups and clauses are last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9

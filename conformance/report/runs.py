@@ -1,7 +1,7 @@
 """Define the contents of a report: runs, their columns, and their labels.
 
-A run is one backend in one process and one variant. A column of the matrix is one mode of a run. A run without a footer
-is a harness error, even if its cases passed, because its process crashed or hung.
+A run contains the cases of one backend in one variant, run by one process. A column of the matrix is one mode of a run.
+A run without a footer is a harness error, even if its cases passed, because its process crashed or hung.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def title(clause: str) -> str:
 
 @dataclass(eq=False)
 class Run:
-    """The cases and outcomes of one backend in one process and one variant."""
+    """The cases and outcomes of one backend in one variant, run by one process."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def skipped(self) -> str:
-        """Return why the variant could not run on the machine, or "". A skipped run is never a pass."""
+        """Return why the variant could not run on the machine, or "". A skipped run never counts as passed."""
         return str(self.header.get("skipped", ""))
 
     @property

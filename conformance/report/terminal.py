@@ -80,8 +80,8 @@ def _say(console: Any, text: str, style: str = "") -> None:
 def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
 
-    Cases with the same reason share one entry, because one fault often breaks many cases. After `ENTRIES` entries, a
-    line counts the other cases.
+    Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
+    listed; a further line gives the number of remaining cases.
     """
     from rich.markup import escape
 

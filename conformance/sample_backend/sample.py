@@ -100,7 +100,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def products(g: Tensor, x: Tensor) -> Tensor:
-    """Return the matrix products of the transposed matrices g and the matrices x, batch by batch."""
+    """Return the matrix product of g's transpose and x, for each pair of matrices in the batches g and x."""
     return Tensor(np.matmul(g._memory.transpose(0, 2, 1), x._memory))
 
 
@@ -143,7 +143,7 @@ def gather(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write values into rows of x in place. If a row occurs twice, the last values count."""
+    """Write values into rows of x in place. If a row occurs twice, the last values remain."""
     x._memory[rows._memory] = values._memory
 
 
@@ -153,7 +153,7 @@ def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Replace elements of rows of x by larger values, in place."""
+    """Replace each element of the given rows of x with the larger of the element and the value, in place."""
     np.maximum.at(x._memory, rows._memory, values._memory)
 
 

@@ -46,7 +46,7 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 
 
 def share(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor that shares the memory of a NumPy array. The caller must no longer use the array.
+    """Return a tensor that shares the memory of a NumPy array. After the call, the caller must not use the array.
 
     uint16 means bfloat16. Read-only and strided arrays are copied. If `place` is not the CPU, every array is copied.
     """

@@ -18,7 +18,8 @@ MOST_ROUNDS = 200
 
 
 def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
-    """Return the milliseconds of each implementation in each round. A first round is not counted.
+    """Return the milliseconds of each implementation in each round. The times of an additional first round are not
+    returned.
 
     At least `repeat` rounds run, or half as many if one round takes longer than `seconds`. More rounds follow until
     `seconds` have passed, at most MOST_ROUNDS in all. `inner` is the number of short calls that are timed together.
