@@ -1,5 +1,4 @@
-"""Draw how time and memory of calls grow with the stored rows and with the table's rows: growth.py FILE.svg (on
-Linux)."""
+"""Draw how a call's time and memory grow with stored rows, and with table rows: growth.py FILE.svg (on Linux)."""
 
 import os
 import sys

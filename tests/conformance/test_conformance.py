@@ -29,8 +29,8 @@ def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]
 
 
 def check(lines: list[dict[str, Any]], backends: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Check that all backends ran the same vectors, without a failure and with captured cases, and return the
-    headers."""
+    """Check that all backends ran the same vectors, that no case failed, and that a case of the group "captured"
+    passed. Return the headers."""
     headers = [line for line in lines if line["type"] == "header"]
     assert {h["backend"] for h in headers if not h["variant"]} == set(backends or islices.list_backends())
     assert len({(h["vectors"], h["spec"]) for h in headers}) == 1
@@ -56,7 +56,7 @@ def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", [name for name in islices.list_backends() if name not in ("jax", "numpy")])
 def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_path: Path) -> None:
-    """Run the cases of the full profile in mode framework, in which the frameworks' operations compute."""
+    """Run the cases of the full profile in mode framework, which uses the frameworks' operations."""
     lines = conform(tmp_path, "--profile", "full", "-b", backend, "-k", "framework", limit=1800)
     check(lines, [backend])
     cases = [line for line in lines if line["type"] == "case" and line["mode"] == "framework"]

@@ -143,7 +143,8 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Run `diff` on the gradient and on values within one float16 spacing that are no float16 numbers."""
+    """Run `diff` on the gradient and on values that are within one float16 spacing of the gradient, but are not float16
+    numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 

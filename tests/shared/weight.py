@@ -1,4 +1,4 @@
-"""Count the code's tokens by folder, without docstrings and comments, so that dense lines gain nothing.
+"""Count the code's tokens by folder, without docstrings and comments. A count of lines would reward dense lines.
 
 `make weight` runs this program. The program prints each folder's tokens. The last line has the total, the mean number
 of tokens per line, and the largest file.

@@ -1,4 +1,4 @@
-"""Lookups and their gradients, padding, bags and per-sample gradients by clauses 12, 14 and 19."""
+"""Lookups and their gradients, padding, bags and per-sample gradients, as clauses 12, 14 and 19 define them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers, by clause 16 of the specification."""
+"""Optimizers, as clause 16 of the specification defines them."""
 
 from __future__ import annotations
 

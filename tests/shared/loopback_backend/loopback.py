@@ -1,7 +1,7 @@
-"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises.
+"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises TouchedError.
 
-`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of a
-separate class, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
+`islices.backend` lists the operations that islices may use on an array. An operation outside this list raises
+TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
 (AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
 """
 
