@@ -334,7 +334,7 @@ def in_place(backend: Backend) -> None:
 # ---------------------------------------------------------------------- few or far rows
 @check("gradients/by_norm-clipped/0-d", "10")
 def clipped_number(backend: Backend) -> None:
-    """Check that clip_by_norm has the gradient 0 for a 0-d array above the limit."""
+    """Check that clip_by_norm has the gradient 0 for a 0-d array if the array is above the limit."""
     own = own_calls_of(backend)
     x, one = (to_backend(backend, Array("float32", (), [v])) for v in (3.0, 1.0))
     for axes in (None, ()):
@@ -403,8 +403,8 @@ def left_out_slots(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every framework's formula of clip_by_global_norm leaves a gradient below the limit unchanged. The norm
-    and the limit are powers of two."""
+    """Check that every framework's formula of clip_by_global_norm leaves a gradient unchanged if the gradient's norm is
+    below the limit. The norm and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

@@ -27,7 +27,7 @@ def paragraphs() -> list[list[str]]:
 
 
 def batch(rows: int, length: int) -> tuple[Array, int]:
-    """Return (ids of shape (rows, length), number of distinct ids including the padding id)."""
+    """Return (ids of shape (rows, length), number of distinct ids, with the padding id)."""
     chosen = [words[:length] for words in paragraphs()[:rows]]
     counts = Counter(word for words in chosen for word in words)
     ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}

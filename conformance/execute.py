@@ -241,8 +241,8 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return (the operation compiled for a skeleton's arguments, a list). When the program is traced, the list gets the
-    structure of the result, for `reassemble`."""
+    """Return (the compiled operation, a list). When the operation is traced with a skeleton's arguments, the list gets
+    the structure of the result, for `reassemble`."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
 The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
-the suite passes an attempt at a case to the fixture ``islices_verdict``, which decides the outcome. With
+the suite gives an attempt at a case to the fixture ``islices_verdict``, which decides the outcome. With
 ``--islices-report``, each outcome becomes a line of the report.
 """
 

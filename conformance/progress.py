@@ -1,8 +1,8 @@
 """Show the progress of commands on standard error.
 
-On a terminal with rich, progress lines show the current work. Without rich or a terminal, bars print nothing. A board
-needs rich. Without a terminal, a board prints a line when a process ends, and a line per minute about the running
-processes. So a CI log has no control characters and no long silence.
+On a terminal with rich, progress lines show the current work. A bar prints nothing if rich is not installed or the
+output is not a terminal. A board needs rich. Without a terminal, a board prints a line when a process ends, and a line
+per minute about the running processes. So a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations

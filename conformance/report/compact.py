@@ -1,9 +1,9 @@
 """Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
 part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A mark stands
-for the passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further row with
-the counts of each backend.
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. One mark
+stands for all passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further
+row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
 """

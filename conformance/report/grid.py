@@ -138,8 +138,8 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of several runs of one backend. Later names omit the first name if they begin with the first
-    name."""
+    """Return the names of several runs of one backend. A later name that begins with the first name omits this
+    beginning."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 

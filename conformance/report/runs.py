@@ -187,8 +187,8 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """Return for each item the texts that distinguish it from items with the same key. The texts are facts that differ.
-    If the facts are the same, a number distinguishes the items."""
+    """For each item, return the texts that distinguish the item from items with the same key. The texts are the facts
+    that differ, and a number if the facts do not suffice."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

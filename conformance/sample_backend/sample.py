@@ -37,7 +37,6 @@ class Tensor:
         return self._memory.shape
 
     def memory(self) -> np.ndarray:
-        """Return the tensor's memory as a NumPy array."""
         return self._memory
 
     def __getitem__(self, place: Any) -> Tensor:
