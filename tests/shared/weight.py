@@ -20,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the line number at which each statement that consists of a string begins."""
+    """Return the line numbers at which statements that consist of a string begin."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))

@@ -72,7 +72,8 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """Return each trajectory with the results of a step that makes the mistake: float32 weights without a state."""
+    """Return each trajectory with the results of a step that makes the mistake. The results are float32 weights,
+    without a state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)

@@ -111,5 +111,4 @@ def box(inside: Any, kind: type = LoopbackArray) -> Any:
 
 
 def unbox(x: Opaque) -> Any:
-    """Return the content of an object of the framework."""
     return object.__getattribute__(x, "_inside")
