@@ -12,8 +12,7 @@ __all__ = ["Judgement", "judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `judge` or `Judgement` on first use, so that importing the suite does not import the module of
-    formulas."""
+    """Import `judge` or `Judgement` on first use, so that importing the suite does not load the formulas."""
     if name in __all__:
         from islices.conformance.formulas import judge as module
 

@@ -1,7 +1,9 @@
-"""Check conversions, a real text in each framework's layers, and memory use, which golden vectors cannot express.
+"""Check properties that golden vectors cannot express: conversions, a real text in each framework's layers, and memory
+use.
 
 A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
-modes host and framework. With ``traced=True`` it runs only in mode traced, and with ``host=True`` only in mode host.
+modes host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only
+in mode host.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def check(
     """Return a decorator that registers a function as a check.
 
     ``wide`` switches on the framework's 64-bit types during the check. ``full`` limits the check to the full profile.
-    ``traced`` limits the check to traced mode, for code that the check compiles. ``host`` limits the check to mode
+    ``traced`` limits the check to traced mode; such a check compiles code itself. ``host`` limits the check to mode
     host. The check gets the backend and the keyword arguments ``fixed``.
     """
 
@@ -216,7 +218,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that coalesce raises the expected error for each inconsistent native object that the framework can
+    """Check that coalesce raises the expected error for each inconsistent sparse object that the framework can
     build."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
@@ -332,7 +334,7 @@ def in_place(backend: Backend) -> None:
 # ---------------------------------------------------------------------- few or far rows
 @check("gradients/by_norm-clipped/0-d", "10")
 def clipped_number(backend: Backend) -> None:
-    """Check that clip_by_norm has the gradient 0 for a 0-d array above the limit."""
+    """Check that clip_by_norm has the gradient 0 for a 0-d array if the array is above the limit."""
     own = own_calls_of(backend)
     x, one = (to_backend(backend, Array("float32", (), [v])) for v in (3.0, 1.0))
     for axes in (None, ()):
@@ -354,8 +356,8 @@ def far_padding(backend: Backend) -> None:
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Check that compiled lookups read zeros for ids outside the table, and that such ids belong to no bag. Compiled
-    code may instead raise the IndexError of eager code."""
+    """Check that a compiled lookup reads zeros for an id outside the table, and that no bag includes such an id.
+    Compiled code may instead raise the IndexError of eager code."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
     expected = ""
@@ -385,7 +387,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
-    """Check that compiled drop_rows removes a slot, or else gives the slot the sentinel index and zeros."""
+    """Check that compiled drop_rows either removes a dropped slot, or gives the slot the sentinel index and zeros."""
     ids = np.array([1, 3, 1], np.int32)
     values = np.array([[3.0], [4.0], [5.0]], np.float32)
 
@@ -401,8 +403,8 @@ def left_out_slots(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every framework's formula of clip_by_global_norm leaves a gradient below the limit unchanged. The norm
-    and the limit are powers of two."""
+    """Check that every framework's formula of clip_by_global_norm leaves a gradient unchanged if the gradient's norm is
+    below the limit. The norm and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

@@ -1,5 +1,5 @@
-"""Check optimizers with a hundred steps of one compiled program, large tables, and memory limits. Golden vectors cannot
-express these checks."""
+"""Check optimizers where golden vectors cannot: a hundred steps of one compiled program, large tables, and memory
+limits."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ for _label in OPTIMIZERS:
 
 # ---------------------------------------------------------------------- large tables
 def other_rows(backend: Backend, *, label: str) -> None:
-    """Check a step on 65,536 ids of a table of 1M x 4. In the table and the state, the rows of these ids must change,
-    and all other rows must not."""
+    """Check that a step changes all rows of its gradient and no other row, in the table and in the state. The gradient
+    has 65,536 ids; the table has the shape 1M x 4."""
     count, width = 1_000_000, 4
     rng = np.random.default_rng(0)
     ids = rng.integers(0, count, 65_536).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Check a backend's sparse type without the framework's functions, so that the checks also run on plug-ins."""
+"""Check a backend's sparse type with only islices' functions, so that the checks also run on plug-ins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """Return the message of the IndexError that an operation raises. If the operation returns, return a text with the
+    """Return the message of the IndexError that an operation raises. If there is no IndexError, return a text with the
     result."""
     try:
         return f"(no error, but {operation(native)!r})"
@@ -38,8 +38,8 @@ def refusal(operation: Callable[[Any], Any], native: Any) -> str:
 
 
 def index_out_of_range(backend: Backend, *, index: int) -> None:
-    """Check that four operations raise IndexError for a native object with a bad index. The message must name this
-    index."""
+    """Check that four operations raise IndexError for a sparse object with an index out of range. The message must name
+    this index."""
     native, _ = native_over(backend, [1, index, 3])
     for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
         got = refusal(operation, native)
@@ -53,6 +53,6 @@ for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", R
 
 @check("conversion/native-duplicates", "1", wide=True)
 def duplicates(backend: Backend) -> None:
-    """Check that coalescing a native object sums its duplicate rows."""
+    """Check that coalescing a sparse object of the framework sums duplicate rows."""
     native, plain = native_over(backend, [4, 1, 4])
     same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

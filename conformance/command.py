@@ -207,7 +207,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- results
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """Return the primitives that mode framework needs and that a backend of these runs does not yet have."""
+    """Return the primitives that mode framework needs and that a backend in these runs lacks."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 

@@ -1,4 +1,5 @@
-"""Define operations that only cases use: several public calls in one, and gradients by the framework's autodiff."""
+"""Define operations that only cases use: combinations of several public calls, and gradients that the framework's
+autodiff computes."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """Return the module with the framework's calls, which docs/adapter_author.md lists. The module is part of the suite
-    or of a plug-in. Raise UnsupportedError if there is none."""
+    """Return the module that calls the framework without islices; docs/adapter_author.md lists the module's functions.
+    The module is part of the suite or of a plug-in. Raise UnsupportedError if there is no such module."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration of a missing feature raises an error with the reason
     if backend.own_calls:
@@ -89,11 +90,10 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 
 
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
-    """Return the gradient of sum(results * upstream) with respect to the stored values of each leaf.
+    """Return the gradient of sum(op(leaves) * upstream) with respect to the stored values of each leaf.
 
-    The results are those of the operation `op` on the leaves. For a norm, `upstream` is a list of one array with one
-    number. For a clip, `upstream` has one array per leaf, with the shape of the stored values. For clip_by_value, the
-    array has the shape of the dense array.
+    For a norm, `upstream` is a list of one array with one number. For a clip, `upstream` has one array per leaf, with
+    the shape of the stored values, or of the dense array for clip_by_value.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
@@ -113,7 +113,8 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return a result as one array: the dense array for clip_by_value, which coalesces, else the stored values."""
+    """Return a result as one array. For clip_by_value, which coalesces, this is the dense array; for other operations,
+    the stored values."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values
@@ -139,8 +140,8 @@ def _per_sample(method: str) -> Callable[..., Any]:
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Return the sum of a loss's gradients per sample. `kind` selects an invalid loss, which must raise an error. The
-    loss is not one number per sample, or a sample influences another sample's loss."""
+    """Differentiate an invalid loss per sample, which must raise an error. `kind` selects the mistake: the loss is not
+    one number per sample, or a sample influences another sample's loss."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -167,8 +168,8 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """Return the table and the state after several steps. Gradients are used in turn, and so are the numbers of a
-    hyperparameter that is a list."""
+    """Take several steps, and return the table and the state as one dict. The steps use the gradients cyclically, and
+    also the numbers of a hyperparameter that is a list."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
@@ -179,8 +180,8 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """Return the number of a schedule for a step. `step` counts the earlier steps. If `step` is traced, it must be
-    smaller than the length of `values`."""
+    """Return the value of a schedule at a step, where `step` counts the earlier steps. A traced `step` must be smaller
+    than the length of `values`."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)

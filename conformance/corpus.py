@@ -1,8 +1,8 @@
 """Turn a real text into embedding input: the documentation topics of CPython (pydoc_data.topics) as ids.
 
-The id of a word or punctuation mark is its rank by frequency, from 1 on; id 0 is padding. Each paragraph becomes one
-row of ids, cut or padded to a fixed length. Plain Python computes everything, so every framework and the oracle get the
-same numbers.
+The id of a word or punctuation mark is its rank by frequency, starting at 1; id 0 is padding. Each paragraph becomes
+one row of ids, cut or padded to a fixed length. Plain Python computes everything, so every framework and the oracle get
+the same numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def paragraphs() -> list[list[str]]:
 
 
 def batch(rows: int, length: int) -> tuple[Array, int]:
-    """Return (ids of shape (rows, length), number of different ids including the padding id)."""
+    """Return (ids of shape (rows, length), number of distinct ids, with the padding id)."""
     chosen = [words[:length] for words in paragraphs()[:rows]]
     counts = Counter(word for words in chosen for word in words)
     ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}

@@ -76,7 +76,7 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return a dict of the flags that are True."""
+        """Return {flag: True} for each flag that is set."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
@@ -240,7 +240,7 @@ def _vectors() -> tuple[str, list[str]]:
 
 
 class Entry(NamedTuple):
-    """A golden case as a line of its file. The property `case` decodes the JSON."""
+    """A golden case whose JSON is not yet decoded. The property `case` decodes the JSON."""
 
     id: str
     clause: str
@@ -262,8 +262,8 @@ HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Return all golden cases in the order of GROUPS. The JSON stays encoded, because decoding takes ten times as
-    long."""
+    """Return all golden cases in the order of GROUPS. The JSON is not decoded, because decoding takes ten times as long
+    as reading the lines."""
     found = []
     for line in _vectors()[1]:
         if head := HEAD.match(line):
@@ -280,8 +280,9 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists the cases, except cases of bad input, which compute nothing. Modes host and framework run all cases
-    of bad input except the "slow errors" in quick.json. Slow errors import a second framework or trace a model.
+    quick.json lists these cases. In modes host and framework, the quick profile also runs all cases of bad input,
+    because such cases compute nothing. The "slow errors" in quick.json are left out, because they import a second
+    framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -42,7 +42,7 @@ GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """Mark plain data, so that it becomes an array of a framework other than the one under test."""
+    """Mark an array, so that the suite converts the array to a framework other than the one under test."""
     return {"foreign": x}
 
 
@@ -51,8 +51,7 @@ TABLE: dict[str, tuple[str, str, list[str], str, list[Any], dict[str, Any]]] = {
 
 
 def row(raises: str, id: str, message: str, op: str, *args: Any, clause: str = "", **kwargs: Any) -> None:
-    """Add a row to the table. " ... " separates the required parts of `message`; the error may contain them in any
-    order.
+    """Add a row to the table. `message` has the parts that the error must contain, in any order, separated by " ... ".
 
     An IndexError about `indices` or `ids` belongs to clause 2. Other bad input belongs to `clause`, or to the clause of
     the operation if `clause` is empty.

@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
-A case fails if the setup raises an error (`HarnessError`), or if the call raises an unexpected error. A case also fails
-if the call changes an argument (`ChangedInputError`), or if the result differs from the expected result.
+If the setup raises an error, the case is a harness error (`HarnessError`). A case fails if the call raises an
+unexpected error, changes an argument (`ChangedInputError`), or returns another result than expected.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
-    """The error for a failure of the suite itself, which is no evidence about the backend."""
+    """The error for a failure of the suite itself. This failure says nothing about the backend."""
 
 
 class ChangedInputError(AssertionError):
-    """The error for a call that changed an argument, although the call must not."""
+    """The error for a call that changed an argument which the call must not change."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> Host:
-    """Convert plain data to a NumPy array. bfloat16 numbers become uint16, the upper halves of the same numbers in
+    """Convert plain data to a NumPy array. bfloat16 numbers become uint16: the upper 16 bits of the same numbers in
     float32."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
@@ -116,8 +116,8 @@ def _plain(x: Host, dtype: str = "") -> Array:
 # ---------------------------------------------------------------------- the call
 @contextlib.contextmanager
 def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
-    """Run the context in a mode, with the framework's 64-bit types if `wide`. For traced mode, the caller compiles the
-    code."""
+    """Set the mode while the context runs, and switch on the framework's 64-bit types if `wide`. For traced mode, set
+    no mode, because the caller compiles the code."""
     types = backend.wide_types() if wide else contextlib.nullcontext()
     with types, contextlib.nullcontext() if mode == "traced" else islices.config.execution(mode):
         yield
@@ -159,8 +159,8 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
 
 
 def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return (arguments, plain data) that the call must not change. If the backend updates the table in place, omit the
-    table, all arguments before the table, and the state."""
+    """Return (arguments, plain data of the arguments) for the arguments that the call must not change. If the backend
+    updates the table in place, omit the table, all arguments before the table, and the state."""
     place = 2 if case.op == "optimizer_steps" else 0 if case.op.startswith(("scatter_", "renorm_")) else None
     if place is None or not backend.in_place(arguments[place]):
         return (arguments, options), (case.args, case.kwargs)
@@ -203,7 +203,7 @@ def _placed(backend: Backend, x: Any, device: str) -> Any:
 
 
 def forget_compiled(backend: Backend) -> None:
-    """Release the compiled programs of traced cases, and those of the backend."""
+    """Release the compiled programs of traced cases, and the compiled programs that the backend keeps."""
     _compiled.cache_clear()
     backend.forget_compiled()
 
@@ -215,8 +215,8 @@ def _is_wide(case: Case) -> bool:
 
 
 class _Skeleton:
-    """The arguments of a case, as a key of compiled programs. Two keys are equal if only the numbers in arrays
-    differ."""
+    """The arguments of a case, as a cache key for compiled programs. Two keys are equal if the arguments differ only in
+    the numbers of arrays."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key
@@ -241,8 +241,8 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return (the operation compiled for a skeleton's arguments, a list). Tracing appends the structure of the result
-    to the list, for `reassemble`."""
+    """Return (the compiled operation, a list). When the operation is traced with a skeleton's arguments, the list gets
+    the structure of the result, for `reassemble`."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:
@@ -293,8 +293,8 @@ def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
     """Describe the first difference in one line; return "" if there is none.
 
-    Compare bits, except that NaN equals NaN and -0 equals +0. The shapes () and (1,) are equal. The flag coalesced may
-    be True although False is expected.
+    Compare bits, except that NaN equals NaN and -0 equals +0. Ignore sentinel slots of `expected`. The shapes () and
+    (1,) are equal. The flag coalesced may also be True where False is expected.
     """
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:

@@ -134,8 +134,8 @@ def bags() -> Iterator[Case]:
 
 
 def combined(name: str, forms: Forms, weights: str) -> Iterator[Case]:
-    """Yield lookups and their gradients for every form, dtype and combiner. All combiners except "max" also get
-    weights."""
+    """Yield lookups and their gradients for every form, dtype and combiner. For every combiner except "max", there are
+    also cases with weights."""
     for dtype, combiner, form in itertools.product(FLOATS, ("sum", "mean", "sqrtn", "max"), forms):
         ids, options = forms[form]
         lead = lead_of(ids, options.get("offsets"))

@@ -1,7 +1,7 @@
 """Make the cases of gradients through norms and clips, with whole numbers for which every step is exact in any order.
 
-The sums of duplicate rows are the rows of `TABLE`, so norms and limits are powers of two. The dot product of an
-upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
+`TABLE` contains the sums of duplicate rows. All norms and all positive limits are powers of two, and the dot product of
+an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) 
 
 
 def upstream_for(ids: list[int], rows: Rows, rng: random.Random, *, by_row: bool = False) -> Rows:
-    """Return small whole numbers whose dot product with the values is a multiple of 16. With `by_row`, each row of the
-    dense array has such a dot product."""
+    """Return an upstream gradient of small whole numbers whose dot product with the values is a multiple of 16. With
+    `by_row`, the dot product within each row of the dense array is also a multiple of 16."""
     given: Rows = [()] * len(rows)
     for unit in dict.fromkeys(ids) if by_row else [None]:
         own = [k for k, i in enumerate(ids) if unit is None or i == unit]

@@ -35,8 +35,8 @@ TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "i
 
 
 class Job(NamedTuple):
-    """The description of one process. The variants share the environment variables; `report` is the file that the
-    process writes."""
+    """The description of one process. All variants have the same environment variables. The process writes the file
+    `report`."""
 
     interpreter: Interpreter
     backend: str
@@ -138,8 +138,8 @@ def programs_kept() -> dict[str, str]:
     """Return the environment variables that make JAX keep compiled programs in the user's cache; {} if the cache has no
     absolute path.
 
-    JAX compiles one program for each operation on each shape. Compiling takes 20 to 50 ms, and loading a quarter of
-    that.
+    JAX compiles one program for each operation on each shape. Compiling a program takes 20 to 50 ms; loading a compiled
+    program takes a quarter of this time.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):

@@ -57,8 +57,8 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return (missing primitive, number of cases that it stops) for each primitive that a skeleton still lacks, with
-    most cases first.
+    """Return the primitives that a skeleton still lacks, as pairs (primitive, number of cases that need it), with the
+    largest number first.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def unwritten(backend: Backend) -> list[str]:
-    """Return the primitives that mode framework still lacks, including primitives that no case of the suite needs.
+    """Return the primitives of mode framework that an adapter neither defines nor declares as `not_implemented`. The
+    list includes primitives that no case of the suite needs. Return [] for a backend without mode framework.
 
     Examples
     --------

@@ -77,7 +77,8 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return a function (a, b, dtype) that rounds the exact result of an operation once.
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, and for two
+    floats if one is not finite, the function returns `operation(a, b)`.
 
     `numerator(n, d, m, e)` returns the numerator of the result for a = n / d and b = m / e. The denominator is d * e.
     """

@@ -46,7 +46,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the shape of the array of bags."""
+    """Return the leading shape of a lookup's result, with one position per bag."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -313,7 +313,7 @@ class Samples:
         return self.sum()
 
     def clip(self, norms: list[float], limit: float, nonfinite: str) -> None:
-        """Clip the gradient of each sample by its norm. The output layer's gradient is clipped in the factor x.
+        """Clip the gradient of each sample by its norm. For the output layer, only the factor x is scaled.
 
         A gradient that is not finite becomes zeros if nonfinite="zero". For the output layer, both factors then become
         zeros.
@@ -337,8 +337,8 @@ def norms_array(norms: list[float], dtype: str) -> Array:
 
 
 def per_sample(method: str, *names: str) -> Any:
-    """Return the oracle of a method of `Samples`. The oracle accepts the arguments of `Samples`, then the method's
-    arguments. `names` lists the method's keyword arguments."""
+    """Return an oracle that makes `Samples` and calls one of its methods. The oracle accepts the arguments of
+    `Samples`, then the positional arguments of the method. `names` lists the keyword arguments that the method gets."""
 
     def oracle(upstream: Array, ids: Ids, num_rows: int, *arguments: Any, **options: Any) -> Any:
         own = {name: options.pop(name) for name in names if name in options}

@@ -50,7 +50,7 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """Return the power of this number. The exponent is at least 0 and has the same dtype."""
+        """Return this number to the power `exponent`, which is at least 0 and has the same dtype."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
         for digit in reversed(digits.rstrip("0")):  # digits after the last 1 change nothing, because the root of 1 is 1
@@ -77,8 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64. The factors are base^(2^k) for each binary digit 1 of t, multiplied by halves. Repeated
-    squares of at most 1e-290 count as 0."""
+    """Return base^t in float64. There is one factor base^(2^k) per binary digit 1 of t. The first half of the factors
+    is multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -91,15 +91,15 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: Hyper, t: int) -> Hyper:
-    """Return the hyperparameters as numbers for step t. A list is a schedule, used in turn. An array contains one
-    number."""
+    """Return the hyperparameters as numbers for step t. The numbers of a list are used cyclically; an array contains
+    one number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
 
 def is_on(x: Any) -> bool:
-    """Return True if the formula contains the term of a hyperparameter: for a nonzero number, a schedule or an
-    array."""
+    """Return True for a nonzero number, a schedule or an array. The formula then contains the term of this
+    hyperparameter."""
     return isinstance(x, (list, Array)) or x != 0
 
 
@@ -298,8 +298,8 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """Return the table and the state after several steps, which use the gradients in turn. A gradient of None is no
-    step. `state` is the state before the first step."""
+    """Return the table and the state after several steps, which use the gradients cyclically. A gradient of None causes
+    no step. `state` is the state before the first step."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])

@@ -1,4 +1,4 @@
-"""Check a command's arguments and output files before minutes of work begin, and write the output."""
+"""Check a command's arguments and output files before a long run begins, and write the output."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Raise UsageError if `write` cannot write to a path. Existing files stay unchanged, and no new file stays."""
+    """Raise UsageError if `write` cannot write to a path. The check changes no existing file and leaves no new file."""
     if path == "-":
         return
     new = not Path(path).exists()

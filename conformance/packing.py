@@ -1,4 +1,4 @@
-"""Pack the golden vectors for a wheel into one compressed text, which contains the bits of floating-point arrays.
+"""Pack the golden vectors for a wheel into one compressed text, in which the elements of float arrays are bits.
 
 setup.py runs this file before the package is installed. May import: the standard library.
 """
@@ -16,7 +16,8 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return a compressed text. The first line is the SHA-256 of all files; each further line is a case."""
+    """Return the cases of the vector files as a compressed text. The text's first line is the SHA-256 of all files;
+    each further line is a case."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}

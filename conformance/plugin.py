@@ -1,8 +1,8 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
 The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
-the suite passes its outcome to the fixture ``islices_verdict``. With ``--islices-report``, each outcome becomes a line
-of the report.
+the suite gives an attempt at a case to the fixture ``islices_verdict``, which decides the outcome. With
+``--islices-report``, each outcome becomes a line of the report.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def chosen(config: pytest.Config) -> Selection:
 
 
 def chosen_backend(config: pytest.Config) -> str:
-    """Return the name in --islices-backend. The option has no default, so that nobody tests the wrong backend by
-    accident."""
+    """Return the name in --islices-backend; raise UsageError without this option. The option has no default, so that
+    nobody tests the wrong backend by accident."""
     name: str | None = config.getoption("islices_backend")
     if name is None:
         raise pytest.UsageError("the conformance suite needs --islices-backend NAME (islices backends lists them)")
@@ -105,8 +105,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, and put mode host last within a variant. Meanwhile, the process that tests NumPy
-    compiles the kernels that mode host uses."""
+    """Order the cases by variant, and put mode host last within a variant. By then, the process that tests NumPy has
+    compiled the kernels that mode host uses."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -126,8 +126,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The writer of a process's report. Each variant is one run: a header, a line at the start and the end of each
-    case, and a footer."""
+    """The writer of the report of one process. Each variant is one run: a header, a line at the start and the end of
+    each case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -146,21 +146,20 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """Report the present work of this process, which `islices conform` shows. Without --islices-phases, do
-        nothing."""
+        """Write a line about the current work, which `islices conform` shows. Do nothing without --islices-phases."""
         if self.phases:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """Begin the run of a variant. First end the present run, and write empty runs for the variants in between."""
+        """Begin the run of a variant. First end the current run, and write empty runs for the variants in between."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the present run. The footer contains pytest's exit status if this is above 1. Otherwise the footer
-        contains 1 if a case fails or is a harness error, else 0."""
+        """End the current run. The footer contains `exit`, pytest's exit status, if `exit` is above 1. Otherwise the
+        footer contains 1 if a case fails or is a harness error, else 0."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))

@@ -1,8 +1,8 @@
-"""Show the progress of commands on the error output.
+"""Show the progress of commands on standard error.
 
-On a terminal with rich, progress lines show the present work. Without rich or a terminal, bars print nothing. A board
-needs rich. Without a terminal, a board prints a line when a process ends, and a line per minute about the running
-processes. So a CI log has no control characters and no long silence.
+On a terminal with rich, progress lines show the current work. A bar prints nothing if rich is not installed or the
+output is not a terminal. A board needs rich. Without a terminal, a board prints a line when a process ends, and a line
+per minute about the running processes. So a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HEARTBEAT = 60.0
 # ---------------------------------------------------------------------- bars
 @contextlib.contextmanager
 def error_console() -> Iterator[Any]:
-    """Open a rich console on the present error output. If `islices.cli.stderr_aside` redirects the error output later,
-    the console is not redirected."""
+    """Open a rich console that writes to the current standard error, even if `islices.cli.stderr_aside` redirects
+    standard error later."""
     from rich.console import Console
 
     try:
@@ -114,7 +114,7 @@ class Watched:
         self._changed(self)
 
     def take(self, news: bytes) -> None:
-        """Process further lines of the report."""
+        """Update the progress with new lines of the report."""
         for line in map(json.loads, news.splitlines()):
             if line["type"] == "case":
                 self.counts[line["outcome"]] += 1

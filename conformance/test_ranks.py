@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def statement(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
-    """Run all collected cases on several ranks, and return one dict {id: outcome} per rank."""
+    """Run the collected cases of the group "ranks" on several ranks, and return one dict {id: outcome} per rank."""
     name = request.config.getoption("islices_backend")
     size = 4 if selection(request.config).profile == "full" else 2
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)

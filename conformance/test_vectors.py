@@ -35,8 +35,8 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Release compiled programs before the process reaches the limit of memory mappings, at which XLA ends the process.
-    Later cases compile a released program again."""
+    """Release compiled programs before the process reaches the limit of memory mappings, at which XLA crashes. Later
+    cases compile a released program again."""
     yield
     done = request.session.stash.get(CASES_RUN, 0) + 1
     request.session.stash[CASES_RUN] = done

@@ -1,7 +1,7 @@
 """Define the variants: the settings under which the suite runs its cases.
 
-Each variant is defined for all or some backends and modes. If a variant cannot run on this machine, the report shows
-the reason and counts no pass.
+Each variant is defined for all or some backends and modes. If a variant cannot run on this machine, the report lists
+the variant as skipped and shows the reason.
 """
 
 from __future__ import annotations

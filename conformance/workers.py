@@ -16,7 +16,8 @@ DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu",
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the complete lines of a growing file from a position on. If the file does not exist yet, return b""."""
+    """Return the complete lines of a growing file, starting at byte `position`. If the file does not exist yet, return
+    b""."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -36,7 +37,7 @@ def run_worker(
     """Run a process that prints JSON lines, and return (the lines, a description of the process's end).
 
     The description is "" if the process ended with exit code 0. If the process printed no line, a description also
-    contains the end of the error output. `limit` is in seconds.
+    contains the end of standard error. `limit` is in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="islices-worker-") as folder:
         out, log = Path(folder, "out"), Path(folder, "log")
@@ -51,7 +52,7 @@ def run_worker(
 
 
 def ended(code: int) -> str:
-    """Describe the end of a process by its exit code; return "" for exit code 0."""
+    """Describe how a process ended, given its exit code; return "" for exit code 0."""
     if code >= 0:
         return f"the process ended with exit code {code}" if code else ""
     return f"the process ended by {signal.Signals(-code).name}"

@@ -1,7 +1,7 @@
 """Clip the gradients of a translation-style model: two embeddings, repeated words, one global norm.
 
-torch's clip_grad_norm_ raises for sparse gradients, and a norm of the stored values counts each occurrence of a word
-separately. This program uses the norm of the summed gradient.
+torch's clip_grad_norm_ raises an error for sparse gradients, and a norm of the stored values counts each occurrence of
+a word separately. This program uses the norm of the summed gradient.
 """
 
 import torch

@@ -16,7 +16,7 @@ weights /= weights.sum()
 
 
 def different(draws: int) -> float:
-    """Return the expected number of different rows in `draws` random ids."""
+    """Return the expected number of distinct rows in `draws` random ids."""
     return float(-np.expm1(draws * np.log1p(-weights)).sum())
 
 

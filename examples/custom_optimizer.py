@@ -1,4 +1,4 @@
-"""Define your own optimizer: row-wise Adagrad with a cap on each row's step, and the same bits on three frameworks."""
+"""Define your own optimizer: row-wise Adagrad with a cap on each row's step. Three frameworks compute the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw the time and memory of calls, by stored rows and by rows of the table: growth.py FILE.svg (on Linux)."""
+"""Draw how a call's time and memory grow with stored rows, and with table rows: growth.py FILE.svg (on Linux)."""
 
 import os
 import sys

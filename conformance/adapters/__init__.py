@@ -3,5 +3,5 @@ within a bound, or wrong.
 
 run.py      calls an adapter with each case, and writes a report as JSON lines
 grade.py    computes the outcome of a case from an adapter's answer
-bounds.py   the bounds that the specification grants to other orders of sums and to fused multiply-adds
+bounds.py   computes how far a result may differ if sums run in another order or multiply-adds are fused
 """

@@ -1,8 +1,8 @@
-"""Compute the bounds within which the specification attributes a difference to rounding.
+"""Compute the bounds within which rounding explains a difference from the expected result, as the specification states.
 
 Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
-optimizers. The bounds need the sums of |terms|, the numbers of terms and the movements of the weights. islices on NumPy
-computes these numbers from the case's arguments.
+optimizers. islices on NumPy computes the sums of |terms|, the counts of terms and the changes of the weights from the
+case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bounds of a result's arrays, in order. Slices have a bound for their values only. Return None if no
+    """Return one bound per array of a result, in order; slices get a bound for their values only. Return None if no
     clause has a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
@@ -54,8 +54,8 @@ def bound_of(case: Case) -> Bound | None:
 
 
 def _sums(case: Case, want: list[Array]) -> Bound:
-    """Return the bound of clause 20, n eps (sum of |terms|). The bound of a 16-bit result also includes one rounding to
-    16 bits."""
+    """Return the bound of clause 20: n eps (sum of |terms|) per element. The bound of a 16-bit result also includes one
+    rounding to 16 bits."""
     sizes = _floats(_evaluated(case, _absolute))
     counts = _floats(_evaluated(case, _ones))
     allowed = []
@@ -67,8 +67,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest movement
-    up to step k, and |w| is the largest value after step k."""
+    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest change of
+    an element in one step so far, and |w| is the largest absolute value after step k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
@@ -89,7 +89,7 @@ def _steps(case: Case) -> Bound | None:
 
 
 def _stepped(case: Case, before: dict[str, Any], grad: Any) -> Any:
-    """Return the table and the state after one more step."""
+    """Return the table and the state after one step from `before`."""
     table, state = before["table"], {key: x for key, x in before.items() if key != "table"}
     first = {} if state else {"master": case.kwargs["master"]} if "master" in case.kwargs else {}
     options = {key: x for key, x in case.kwargs.items() if key not in ("steps", "state", "master")}
@@ -104,9 +104,11 @@ def _largest(x: Any) -> float:
 
 # ---------------------------------------------------------------------- the case on other numbers
 def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """Return the result of the case on NumPy after `change` has replaced each float array in the arguments. A
-    scatter_sub runs as a scatter_add, so that sums of |terms| do not cancel. `kwargs` replaces the keyword arguments of
-    the case."""
+    """Run the case on NumPy and return the result. `change` first replaces each float array in the arguments.
+
+    A scatter_sub runs as a scatter_add, so that sums of |terms| do not cancel. `kwargs` replaces the keyword arguments
+    of the case.
+    """
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
     with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):

@@ -12,8 +12,8 @@ from islices.cli import UsageError
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """Return the words of a command, split with the rules of a shell. No shell is run. Raise UsageError for an empty or
-    malformed command."""
+    """Return the words of a command, split as a shell would split them, without running a shell. Raise UsageError for
+    an empty or malformed command."""
     try:
         words = tuple(shlex.split(text, posix=os.name == "posix"))
     except ValueError as error:
@@ -24,7 +24,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def seconds(limit: float) -> float:
-    """Return the limit. Raise UsageError unless the limit is positive and finite."""
+    """Check that a time limit in seconds is positive and finite, and return the limit. Raise UsageError otherwise."""
     if not 0 < limit < float("inf"):
         raise UsageError(f"--time-limit: got {limit:g}; accepted are seconds above 0")
     return limit

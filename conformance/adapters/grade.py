@@ -33,8 +33,8 @@ ADDING = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub")
 
 
 def grade(case: Case, answer: Answer) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of a case from an adapter's answer. The outcome is "pass", "bound", "fail" or
-    "unsupported"."""
+    """Compare an adapter's answer with the case, and return (outcome, details). The outcome is "pass", "bound", "fail"
+    or "unsupported"."""
     if isinstance(answer, Unsupported):
         return "unsupported", {"reason": answer.reason or "it says so"}
     expected = repr(case.expect)
@@ -84,7 +84,7 @@ def _likely(case: Case) -> str:
 
 
 def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
-    """Return True if each element differs by no more than the bound of the element."""
+    """Return True if no element differs by more than its bound."""
     if len(pairs) != len(wanted.allowed):
         return False
     for (got, want), allowed in zip(pairs, wanted.allowed, strict=True):
@@ -98,7 +98,8 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield (array of got, array of expected) for each place of two results. For slices, yield the arrays of values."""
+    """Yield (array of got, array of expected) for each pair of arrays at the same place. For slices, yield only the
+    values."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -112,8 +113,8 @@ def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
 
 
 def _filled(got: Any, expected: Any) -> Any:
-    """Return a result in which the expected floats replace arrays of floats with the same dtype and number of
-    elements. Other differences remain."""
+    """Return `got` with its float arrays replaced by the expected arrays of the same dtype and size. Other differences
+    remain."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         values = _filled(got.values, expected.values)
         return Slices(values, got.indices, got.dense_shape, coalesced=got.coalesced, padded=got.padded)
@@ -128,8 +129,8 @@ def _filled(got: Any, expected: Any) -> Any:
 
 
 def ulps(got: Array, want: Array) -> list[float]:
-    """Return the distance of each two elements in units in the last place. The distance is infinite if only one element
-    is NaN. For dtypes other than floats, the distance of unequal elements is infinite."""
+    """Return the distance between each element and the wanted element, in units in the last place. The distance is
+    infinite if only one of the two is NaN, and for unequal elements that are not floats."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

@@ -1,7 +1,7 @@
-"""Run the golden cases on an adapter, one after the other, and write a report. The adapter is a column of the matrix.
+"""Run the golden cases on an adapter, one after the other, and write a report. In the matrix, the adapter has a column.
 
-Three outcomes do not depend on answers. If the adapter crashes or hangs in a call, the case is a harness error, and the
-adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
+Some outcomes do not depend on an answer. If the adapter crashes or hangs in a call, the case is a harness error, and
+the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
 adapter does not have an operation, the case is unsupported.
 
 May import: this folder, `islices`.
@@ -129,12 +129,13 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Replace the string "inf" in arguments by the number, because vector files write infinity as this string."""
+    """Replace the string "inf" in arguments by float infinity, because vector files write infinity as this string."""
     return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:
-    """Describe restarts, and lines that do not belong to the protocol. Return "" if the run had neither."""
+    """Describe the restarts of the adapter, and the lines that the adapter printed outside the protocol. Return "" if
+    there were neither."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

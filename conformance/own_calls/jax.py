@@ -1,4 +1,4 @@
-"""JAX's calls on sparse gradients, as its users write them and in the fastest known form.
+"""JAX's calls on sparse gradients: in the form that users write, and in the fastest known form.
 
 This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
 has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
@@ -43,10 +43,10 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent or unsupported BCOO, the name of islices' error)}. JAX does
-    not check a BCOO.
+    """Return {label: (a call that builds an inconsistent or unsupported BCOO, the name of the error that islices
+    raises)}. JAX does not check a BCOO.
 
-    An index equal to the number of rows is valid, since it is BCOO's padding.
+    An index equal to the number of rows is valid, because BCOO uses this index for padding.
     """
 
     def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
@@ -106,8 +106,8 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's calls on its arrays. "np.unique" in a label says that NumPy finds the distinct
-    rows on the host."""
+    """Return {label: call} for JAX's equivalents of islices' operations. "np.unique" in a label says that NumPy finds
+    the distinct rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

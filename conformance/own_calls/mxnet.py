@@ -1,6 +1,6 @@
 """MXNet's calls on sparse gradients, for the suite and the audit.
 
-This module does not import islices, so that its calls are those of MXNet users without islices. MXNet 1.9.1 does not
+This module does not import islices, because the calls must be those of a program without islices. MXNet 1.9.1 does not
 import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the
 functions then import MXNet.
 
@@ -58,8 +58,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent RowSparseNDArray, the name of islices' error)}. MXNet ends the
-    process when it densifies the first two."""
+    """Return {label: (a call that builds an inconsistent RowSparseNDArray, the name of the error that islices raises)}.
+    Converting one of the first two to a dense array crashes the process."""
     import mxnet as mx
 
     def row_sparse(indices: list[int]) -> Any:
@@ -87,7 +87,7 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed. MXNet computes in several threads, and this function waits for all of them."""
+    """Wait until MXNet has computed all pending arrays, including x."""
     import mxnet as mx
 
     mx.nd.waitall()

@@ -1,6 +1,6 @@
 """TensorFlow's and Keras's calls on sparse gradients, for the suite, the audit and the bench.
 
-This module does not import islices, so that its calls are those of TensorFlow users without islices.
+This module does not import islices, because the calls must be those of a program without islices.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent IndexedSlices, the name of islices' error)}. TensorFlow does
-    not check an IndexedSlices when a program builds the object."""
+    """Return {label: (a call that builds an inconsistent IndexedSlices, the name of the error that islices raises)}.
+    TensorFlow does not check an IndexedSlices when a program builds the object."""
 
     def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
         values = tf.ones((len(indices), 2)) if values is None else values

@@ -1,6 +1,6 @@
 """PyTorch's calls on sparse gradients, for the suite, the audit and the bench.
 
-This module does not import islices, so that its calls are those of PyTorch users without islices.
+This module does not import islices, because the calls must be those of a program without islices.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds an inconsistent or unsupported sparse tensor, the name of islices' error)}. On
-    the first four, operations of torch may end the process or give wrong results."""
+    """Return {label: (a call that builds an inconsistent or unsupported sparse tensor, the name of the error that
+    islices raises)}. Given one of the first four, operations of torch may crash the process or return wrong results."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(

@@ -1,9 +1,9 @@
 """Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
 part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A mark stands
-for the passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further row with
-the counts of each backend.
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. One mark
+stands for all passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further
+row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
 """
@@ -29,7 +29,7 @@ Parts = list[tuple[str, str]]
 
 @dataclass(eq=False)
 class BackendColumn:
-    """A column: one backend of one version in one environment. `runs` maps variants to runs."""
+    """A column: one backend in one version and one environment. `runs` maps variants to runs."""
 
     key: Hashable
     runs: dict[str, Run] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row: the head, the number of different cases, and for each column a cell with one part per mode."""
+    """A row: the head, the number of distinct cases, and for each column a cell with one part per mode."""
 
     head: str
     cases: int
@@ -130,7 +130,8 @@ def _spaced(counts: Counter[str]) -> Parts:
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes except passes as parts. If no case fails, a mark for the passes comes first."""
+    """Return the counts of all outcomes except passes as parts. If cases pass and no case fails, a mark for the passes
+    comes first."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]

@@ -63,7 +63,7 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """Return the sort key of a row: whole runs, then groups in the order of the vectors, then clauses by number.
+    """Return a key that sorts the rows: whole runs, then groups in the order of the vectors, then clauses by number.
     Unknown groups and clauses are last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9
@@ -82,7 +82,8 @@ def _empty(run: Run) -> bool:
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (runs, reason) for the runs without a case and without an error, one pair per reason. Examples:
+    """Return (description of the runs, reason) for the runs without a case and without an error, one pair per reason.
+    Examples:
 
     ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
@@ -112,8 +113,8 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a bound.
-    Notes on runs follow, as (run, "note", text).
+    """Return (names of runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a
+    bound. Notes on runs follow, as (name of the run, "note", text).
 
     Each reason of a backend occurs once. An example:
 
@@ -137,8 +138,8 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of several runs of one backend. Later names omit the first name if they begin with the first
-    name."""
+    """Return the names of several runs of one backend. A later name that begins with the first name omits this
+    beginning."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 

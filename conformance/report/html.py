@@ -160,7 +160,7 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return a paragraph for each kind of run without a column. More than `FOLDED` paragraphs are collapsed."""
+    """Return HTML with one paragraph per kind of run without a column. More than `FOLDED` paragraphs are collapsed."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)

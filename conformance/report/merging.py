@@ -10,7 +10,7 @@ from islices.conformance.report.runs import Run
 
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
-    """Return the runs of a merged report in their order. Raise UsageError if the reports cannot be merged.
+    """Return the runs of a merged report, in order. A replacing run stands at the position of the run that it replaces.
 
     Parameters
     ----------
@@ -21,7 +21,8 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
     Raises
     ------
     UsageError
-        The runs differ in the version of the specification or in the vectors, or a column occurs twice.
+        The runs differ in the version of the specification or in the vectors, or a column occurs twice without
+        `replace`.
     """
     refuse_other_vectors(runs)
     joined: list[Run] = []
@@ -50,7 +51,7 @@ def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
 
 
 def json_lines(runs: Sequence[Run]) -> str:
-    """Return the report of the runs, which consists of the original lines."""
+    """Return a report that consists of the runs' original lines."""
     return "".join(f"{line}\n" for run in runs for line in run.lines)
 
 

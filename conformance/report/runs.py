@@ -1,7 +1,7 @@
 """Define the contents of a report: runs, their columns, and their labels.
 
-A run is one backend in one process and one variant. A column of the matrix is one mode of a run. A run without a footer
-is a harness error, even if its cases passed, because its process crashed or hung.
+A run contains the cases of one backend in one variant, run by one process. A column of the matrix is one mode of a run.
+A run without a footer is a harness error, even if its cases passed, because its process crashed or hung.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def title(clause: str) -> str:
 
 @dataclass(eq=False)
 class Run:
-    """The cases and outcomes of one backend in one process and one variant."""
+    """The cases and outcomes of one backend in one variant, run by one process."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Run:
     footer: dict[str, Any] = field(default_factory=dict)
     started: str = ""
     error: str = ""
-    """The reason why the whole run is a harness error; "" if it is none."""
+    """The reason why the whole run is a harness error; "" for other runs."""
     origin: str = ""
     """The file from which the run was read."""
     lines: list[str] = field(default_factory=list, repr=False)
@@ -82,8 +82,7 @@ class Run:
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Record that the process crashed or hung, as the parent process noticed. The run's JSON lines get the reason
-        too."""
+        """Record in `error` and in the run's JSON lines why the process crashed or hung."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 
@@ -102,7 +101,7 @@ class Run:
 
     @property
     def skipped(self) -> str:
-        """Return why the variant could not run on the machine, or "". A skipped run is never a pass."""
+        """Return why the variant could not run on the machine, or "". A skipped run never counts as passed."""
         return str(self.header.get("skipped", ""))
 
     @property
@@ -188,8 +187,8 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """Return for each item the texts that distinguish it from items with the same key. The texts are facts that differ.
-    If the facts are the same, a number distinguishes the items."""
+    """For each item, return the texts that distinguish the item from items with the same key. The texts are the facts
+    that differ, and a number if the facts do not suffice."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

@@ -36,7 +36,7 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """Return a console for a report. Without a terminal or COLUMNS, the width is 100, which suits any reader."""
+    """Return a console for a report. If there is neither a terminal nor COLUMNS, the width is 100."""
     return new_console(file, edge=100)
 
 
@@ -71,7 +71,7 @@ def _edgeless(console: Any) -> bool:
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark. Further lines of the remark are indented, so that the start of each remark is visible."""
+    """Print a remark. All lines after the first are indented, so that the start of each remark is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
@@ -80,8 +80,8 @@ def _say(console: Any, text: str, style: str = "") -> None:
 def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
 
-    Cases with the same reason share one entry, because one fault often breaks many cases. After `ENTRIES` entries, a
-    line counts the other cases.
+    Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
+    listed; a further line gives the number of remaining cases.
     """
     from rich.markup import escape
 
@@ -103,7 +103,7 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """Indent the further lines of a text, so that they differ from lines of the report."""
+    """Indent all lines of a text after the first, so that they differ from lines of the report."""
     return text.replace("\n", "\n    ")
 
 
@@ -126,7 +126,8 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """Return tables with the groups at the top. The rows below have the counts of outcomes of each variant."""
+    """Return rich tables. The upper rows are groups of cases; the lower rows have the counts of outcomes per
+    variant."""
     from rich.table import Table
     from rich.text import Text
 

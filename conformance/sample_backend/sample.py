@@ -1,8 +1,8 @@
-"""A tiny array library in the place of your library, with tensors in NumPy memory and a sparse gradient.
+"""A tiny array library that stands for your library, with tensors in NumPy memory and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
-properties that an adapter has to handle. The only operators are arithmetic. `add_at` rounds every sum of halves to half
-precision, row numbers of a gradient always have 64 bits, and there is no bfloat16.
+properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half
+precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Tensor:
         return self._memory.shape
 
     def memory(self) -> np.ndarray:
-        """Return the tensor's memory as a NumPy array."""
         return self._memory
 
     def __getitem__(self, place: Any) -> Tensor:
@@ -100,7 +99,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def products(g: Tensor, x: Tensor) -> Tensor:
-    """Return the matrix products of the transposed matrices g and the matrices x, batch by batch."""
+    """Return the matrix product of g's transpose and x, for each pair of matrices in the batches g and x."""
     return Tensor(np.matmul(g._memory.transpose(0, 2, 1), x._memory))
 
 
@@ -143,7 +142,7 @@ def gather(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write values into rows of x in place. If a row occurs twice, the last values count."""
+    """Write values into rows of x in place. If a row occurs twice, the last values remain."""
     x._memory[rows._memory] = values._memory
 
 
@@ -153,7 +152,7 @@ def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Replace elements of rows of x by larger values, in place."""
+    """Replace each element of the given rows of x with the larger of the element and the value, in place."""
     np.maximum.at(x._memory, rows._memory, values._memory)
 
 

@@ -38,7 +38,7 @@ def pairs(options: argparse.Namespace) -> dict[str, str]:
 
 
 def short_names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of two paths in a report: the stems if they differ, else the file names, else the given
+    """Return short names of two paths for a report: the stems if they differ, else the file names, else the given
     paths."""
     paths = Path(a).resolve(), Path(b).resolve()
     for one, other in ((p.stem for p in paths), (p.name for p in paths)):

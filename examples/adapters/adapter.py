@@ -1,4 +1,5 @@
-"""Answer `islices conform --command "python adapter.py"`, and `islices judge` likewise, without importing islices."""
+"""Answer the calls of `islices conform --command "python adapter.py"` and of `islices judge`, without importing
+islices."""
 
 import json
 import math
@@ -31,8 +32,8 @@ def number(x):
 
 
 def summed(s):
-    """Return a dict from each row to the sum of its slices, with ascending rows. Slices are added in order of
-    occurrence (SPEC clause 4)."""
+    """Return a dict from each row to the sum of the row's slices, in ascending order of rows. Slices are added in order
+    of occurrence (SPEC clause 4)."""
     if not isinstance(s, dict) or "slices" not in s:
         raise UnsupportedError("dense arrays") if "array" in (s or ()) else TypeError(f"got {s}; accepted are slices")
     values, indices, rows = array(s["slices"]), array(s["indices"]), {}

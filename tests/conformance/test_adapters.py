@@ -1,5 +1,5 @@
-"""Test programs in other languages in the matrix: the examples run, and bounds distinguish rounding errors from
-mistakes. For an invalid command, islices prints one line and exits with 3."""
+"""Test `islices conform --command`: the examples in other languages run, and bounds distinguish rounding errors from
+mistakes. For a command that cannot start, islices prints one line and exits with 3."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test that the quick profile catches each fault that the full profile catches. A fault changes one line of adapters or
-core in a copy.
+"""Test that the quick profile catches each fault that the full profile catches. A fault changes one line of an adapter
+or of the core, in a copy of the checkout.
 
 The author of the faults did not know the cases of the quick profile. A run of a profile takes up to a minute, so only
 `make soak` runs all faults.

@@ -27,8 +27,8 @@ SILENCE = 2.0
 class Screen(NamedTuple):
     """The output of a program on a terminal, with the time of each piece, the exit code, and the delay of this process.
 
-    The delay is the number of seconds by which a busy machine woke this process late; the program may have waited as
-    long.
+    The delay is the number of seconds by which a busy machine woke this process late. A measured silence may include
+    this delay.
     """
 
     written: list[tuple[float, str]]

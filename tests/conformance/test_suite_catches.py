@@ -1,7 +1,8 @@
-"""Test that the suite finds broken backends, and that it distinguishes failures, deviations, gaps and a broken harness.
+"""Test that the suite finds broken backends, and that it distinguishes failures, deviations, unsupported cases and
+harness errors.
 
-The backend is `loopback`, whose arrays are opaque. The suite runs in mode framework, in which the adapter's primitives
-compute. Each test breaks one part of the backend.
+The backend is `loopback`, whose arrays are opaque. The suite runs in mode framework, which uses the adapter's
+primitives. Each test breaks one part of the backend.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run the Python blocks of documents, each in a process in which no other block has run.
 
-Run as a script, this file is a server. The server imports the frameworks once, which takes seconds, and forks for every
+As a script, this file is a server. The server imports the frameworks once, which takes seconds, and forks for every
 request. A request is the JSON line {"code", "folder"}; the answer is the JSON line {"returncode", "stdout", "stderr"}.
 """
 

@@ -1,4 +1,4 @@
-"""Compute gradients by the tape of each framework, as users do without islices.value_and_grad."""
+"""Compute gradients with the tape of each framework, as users do without islices.value_and_grad."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class Tape:
         return total
 
     def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray]:
-        """Return the gradients of a loss with respect to each argument."""
         with self.running():
             found = getattr(self, f"_{self.framework}")(loss, [self.array(x) for x in given])
             return [host(x) for x in found]

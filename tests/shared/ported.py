@@ -1,4 +1,4 @@
-"""The typical differences of ports, computed by the frameworks themselves.
+"""The typical differences between a program and a port of the program, computed by the frameworks themselves.
 
 Gradients come from a lookup in three tables. torch.optim, Keras or optax take a step on these tables.
 """
@@ -95,7 +95,7 @@ def last_wins(d: Batch, g: Tree) -> Tree:
 
 
 def clipped_by_torch(clip: Callable[..., Any], g: Tree, limit: float = LIMIT) -> Tree:
-    """Clip all gradients by one call of torch.nn.utils."""
+    """Clip all gradients with one call of torch.nn.utils."""
     parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
     for p, x in zip(parameters, g.values(), strict=True):
         p.grad = torch.from_numpy(np.array(x))

@@ -112,8 +112,8 @@ def faults_of(sentence: str) -> Counter[str]:
 
 
 def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[str]]:
-    """Return a file's area, and the counts of its docstrings or of its text. Add the file's dialect identifiers to
-    `identifiers`."""
+    """Return a file's area, and the counts for its docstrings or its text. Add the file's identifiers with words of
+    dialect to `identifiers`."""
     theirs = 0 if name.endswith("prose.py") else len(re.findall(r"\bKeras'(?!s|\w)", text))
     counts: Counter[str] = Counter({"Keras'": theirs})
     area = name.partition("/")[0].removesuffix("_pytest.py")

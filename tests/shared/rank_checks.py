@@ -15,7 +15,7 @@ SIZE = 4
 
 
 def meet(folder: str, group: Group) -> None:
-    """Wait until every rank has arrived; each rank writes a file.
+    """Write a file for this rank, and wait until every rank has written a file.
 
     A rank may receive its bytes of a collective before it has sent all bytes to the others. So a rank that is about to
     be killed waits for files that show that all ranks have finished the last collective.

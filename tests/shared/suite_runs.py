@@ -90,8 +90,8 @@ def read_lines(report: Path) -> list[dict[str, Any]]:
 
 
 def install(source: Path, target: Path, scratch: Path) -> Path:
-    """Install the distribution in folder `source` into a new folder with pip, away from the checkout and from any
-    registry."""
+    """Install a copy of the distribution in folder `source` into a new folder with pip. The installation writes nothing
+    into the checkout, and uses no package index."""
     copy = shutil.copytree(
         source, scratch / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )

@@ -21,7 +21,7 @@ POINT = 1200
 
 
 def exact_norm(x: Host, ord: int) -> float:
-    """Return the norm by SPEC clause 7, computed with integers."""
+    """Return the norm that SPEC clause 7 defines, computed with integers."""
     mantissas, exponents = np.frexp(np.abs(x.astype(np.float64)))
     sizes = [(int(m * 2.0**53), int(e) - 53) for m, e in zip(mantissas, exponents, strict=True) if m]
     lowest = min((e for _, e in sizes), default=0)

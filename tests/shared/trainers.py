@@ -1,4 +1,4 @@
-"""Run trainers that clip gradients in their code, with the recipes of docs/trainers.md: ``python trainers.py
+"""Run trainers that clip gradients themselves, with the recipes of docs/trainers.md: ``python trainers.py
 lightning|accelerate``.
 
 For each step, the program prints the norm of the clipped gradients.

@@ -71,8 +71,8 @@ def reported(r: Generator) -> dict[str, Any]:
 
 
 def random_pair(seed: int) -> Any:
-    """Compare unrelated gradients, or two random updates of one table that no optimizer makes, and return the
-    report."""
+    """Compare unrelated gradients, or two random updates of one table, and return the report. No optimizer makes such
+    updates."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"
@@ -143,7 +143,8 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Run `diff` on the gradient and on values within one float16 spacing that are no float16 numbers."""
+    """Run `diff` on the gradient and on values that are within one float16 spacing of the gradient, but are not float16
+    numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 

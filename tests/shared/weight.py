@@ -1,4 +1,4 @@
-"""Count the code's tokens by folder, without docstrings and comments, so that dense lines gain nothing.
+"""Count the code's tokens by folder, without docstrings and comments. A count of lines would reward dense lines.
 
 `make weight` runs this program. The program prints each folder's tokens. The last line has the total, the mean number
 of tokens per line, and the largest file.
@@ -20,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the first lines of the statements that consist of a string."""
+    """Return the line numbers at which statements that consist of a string begin."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -29,7 +29,8 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Return the number of tokens in a file, and the number of lines that have tokens."""
+    """Return the number of tokens in a file, without docstrings and comments, and the number of lines with such
+    tokens."""
     strings = docstring_lines(path.read_text("utf-8"))
     with path.open("rb") as file:
         found = [t for t in tokenize.tokenize(file.readline) if t.type not in LAYOUT]

@@ -25,8 +25,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def view(x: paddle.Tensor) -> Host | None:
-    """Return a view of x's memory, with uint16 for bfloat16, or None if x is not on the CPU. The view is read-only,
-    because Paddle would not notice changes. Raise ValueError if the memory was released."""
+    """Return a read-only view of x's memory (uint16 for bfloat16), or None if x is not on the CPU. Paddle would not
+    notice changes through a writable view. Raise ValueError if the memory was released."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
@@ -46,7 +46,7 @@ def writable_view(x: paddle.Tensor) -> Host | None:
 
 
 def share(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor that shares the memory of a NumPy array. The caller must no longer use the array.
+    """Return a tensor that shares the memory of a NumPy array. After the call, the caller must not use the array.
 
     uint16 means bfloat16. Read-only and strided arrays are copied. If `place` is not the CPU, every array is copied.
     """

@@ -1,6 +1,6 @@
 """Paddle's calls on sparse gradients, for the conformance suite.
 
-This module does not import islices, so that its calls are those of Paddle users without islices.
+This module does not import islices, because the calls must be those of a program without islices.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds inconsistent SelectedRows or an unsupported tensor, the name of islices'
-    error)}. Paddle does not check SelectedRows. Paddle's lazy Adam ends the process on the first two."""
+    """Return {label: (a call that builds inconsistent SelectedRows or an unsupported tensor, the name of the error that
+    islices raises)}. Paddle does not check SelectedRows; the first two crash the process in Paddle's lazy Adam."""
 
     def selected_rows(rows: list[int]) -> paddle.Tensor:
         gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)

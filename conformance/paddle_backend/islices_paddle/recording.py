@@ -133,9 +133,9 @@ def differentiate(
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
     """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    If possible, a parameter is passed as the same object. Other variables are detached or copied. Otherwise, autograd
-    would mix the gradients of a variable that occurs twice, or of variables that are computed from each other. In a
-    nested call, autograd would also add gradients through values that fn captures.
+    If possible, fn gets a parameter itself, and otherwise a detached tensor or a copy. Without these copies, autograd
+    would mix the gradients of a variable that occurs twice, or of variables that depend on each other. In a nested
+    call, autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []

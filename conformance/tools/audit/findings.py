@@ -1,6 +1,6 @@
 """Run each module of probes in a separate process, and write the findings as Markdown.
 
-If a process crashes or hangs during a probe, the finding says so, and another process runs the remaining probes.
+If a process crashes or hangs during a probe, the finding reports this, and another process runs the remaining probes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Measure the limit of a call: the time that the same number of threads needs to copy the bytes that the call must
-move."""
+"""Measure the limit of a call: the time in which the same number of threads copies the bytes that the call must read
+and write."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of `measure()` with "limit", the milliseconds that a copy of `nbytes` needs. The limit uses
-        the higher of two speeds, measured before and after."""
+        """Return the result of `measure()` with the entry "limit": the bytes, the bandwidth, and the milliseconds that
+        a copy of `nbytes` needs. The bandwidth is the higher of two, measured before and after the call."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

@@ -36,7 +36,7 @@ class Gradient(NamedTuple):
 
     @property
     def max_norm(self) -> float:
-        """Half of the norm, so that the clip has an effect."""
+        """Return half of the norm, so that a clip to this limit changes the gradient."""
         return self.norm / 2
 
 
@@ -53,8 +53,8 @@ def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -
 def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     """Return the number of bytes that an operation must read and write.
 
-    `distinct` is the number of distinct rows, and `index` the size of an index in bytes. clip_by_global_norm writes
-    values for the given indices. The single number that norm writes is not counted.
+    `distinct` is the number of distinct rows, and `index` the size of an index in bytes. clip_by_global_norm writes new
+    values, but no indices. The single number that norm writes is not counted.
     """
     row = case.dim * 4
     written = {

@@ -45,8 +45,8 @@ def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
 
 
 def bytes_of_rows(kind: str, distinct: float, dim: int) -> dict[str, int]:
-    """Return the number of bytes that a step moves for tables and for state, in float32. Each of the `distinct` rows is
-    read once and written once."""
+    """Return the number of bytes that a step reads and writes in tables and in state, in float32. Each of the
+    `distinct` rows is read once and written once."""
     wide, narrow = STATES[kind]
     return {
         "rows of tables": round(2 * distinct * dim * 4),

@@ -18,11 +18,11 @@ MOST_ROUNDS = 200
 
 
 def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
-    """Return the milliseconds of each implementation in each round. A first round is not counted.
+    """Return the milliseconds of each implementation in each round. The times of an additional first round are not
+    returned.
 
-    `repeat` is the smallest number of rounds, or half as many if one round takes longer than `seconds`. More rounds
-    follow until `seconds` have passed, at most MOST_ROUNDS in all. `inner` is the number of short calls that are timed
-    together.
+    At least `repeat` rounds run, or half as many if one round takes longer than `seconds`. More rounds follow until
+    `seconds` have passed, at most MOST_ROUNDS in all. `inner` is the number of short calls that are timed together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}

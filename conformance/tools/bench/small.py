@@ -1,8 +1,8 @@
 """The part "small": calls on 64 x 16 values. Most of the time of these calls is overhead.
 
-islices validates all input. The labels say what a call gets: "outside" an IndexedSlices that was built before, "native"
-the framework's sparse object. "inside" means that each call also builds the IndexedSlices. If the framework has a call
-for the same operation, that call is measured as well.
+islices validates all input. The labels say what a call gets. "outside" means an IndexedSlices that was built before,
+and "native" means the framework's sparse object. "inside" means that each call also builds the IndexedSlices. If the
+framework has a call for the same operation, that call is measured as well.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ SAME_BITS = ("islices", "islices, compiled")
 
 
 class Model(NamedTuple):
-    """A model that sums rows of float32 tables, and the size of a batch: `bags` samples with one bag of `ids` ids per
-    table."""
+    """A model that sums rows of float32 tables, and the size of a batch. A batch has `bags` samples, each with one bag
+    of `ids` ids per table."""
 
     rows: tuple[int, ...]
     dim: int

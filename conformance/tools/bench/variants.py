@@ -10,14 +10,14 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """A measured implementation of a training, with separate tables."""
+    """An implementation of a training that the bench measures. No other implementation uses the same tables."""
 
     step: Call
     """A function that takes the next step; the returned result may still be pending."""
     tables: Callable[[], list[Any]]
 
     def timed(self) -> Any:
-        """Take a step and return (result, tables). A caller waits for the result and for the tables."""
+        """Take a step and return (result, tables). Both may still be pending, so the caller must wait for both."""
         return self.step(), self.tables()
 
 

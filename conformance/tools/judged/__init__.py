@@ -4,9 +4,9 @@ findings.
 entry.py      `Judged`: a library's call, its formula and its step
 libraries/    the entries, one module per library
 judging.py    judges the entries of a library, in a separate process
-processes.py  runs these processes, by environment
-page.py       the tables, and the list of findings
-__main__.py   the run, and the rewritten page
+processes.py  starts a process per library, in the first environment that has the library
+page.py       writes the tables, and the list of findings
+__main__.py   judges all libraries, and rewrites the page
 
     python -m islices.conformance.tools.judged --python .venv-judged/bin/python
 """

@@ -36,13 +36,13 @@ class Judged(NamedTuple):
 
 
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return options with a library's names. Names that are not in `names` stay."""
+    """Rename options with `names`, which maps a formula's names to a library's. Other names stay."""
     return {names.get(name, name): value for name, value in options.items()}
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a function accepts. Omit other options that are off, and raise NotImplementedError for
-    other options that are on."""
+    """Return the options that a function accepts. Omit any other option that is off (zero, False or None), and raise
+    NotImplementedError for any other option that is on."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)
@@ -69,7 +69,7 @@ def clip_of(clip: Callable[[Any, float], Any]) -> Step:
 
 
 def betas(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with beta1 and beta2 as a pair `betas`."""
+    """Return the options with beta1 and beta2 replaced by the pair `betas`."""
     rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
     return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
 

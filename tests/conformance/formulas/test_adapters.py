@@ -1,4 +1,5 @@
-"""Test the judge of programs in other languages: it builds and runs the examples, and reports mistakes and crashes."""
+"""Test `islices judge` on programs in other languages: the examples pass, and the judge reports mistakes and
+crashes."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_the_python_adapter(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---------------------------------------------------------------------- messages and results
 def edited(tmp_path: Path, old: str, new: str) -> str:
-    """Copy the Python example, replace its only `old` by `new`, and return the command that runs the copy."""
+    """Copy the Python example, replace the only occurrence of `old` with `new`, and return the command that runs the
+    copy."""
     text = (FOLDER / "adapter.py").read_text("utf-8")
     assert text.count(old) == 1
     program = tmp_path / "edited.py"

@@ -1,4 +1,4 @@
-"""Test the error bound of clause 28 by hand-checked cases, random float32 evaluations, and a second derivation."""
+"""Test the error bound of clause 28 with hand-checked cases, random float32 evaluations, and a second derivation."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SAME = 1e-9
 
 
 def differs(got: Got, right: Got) -> bool:
-    """Return True if the mistake changes the results in a trajectory."""
+    """Return True if two arrays of the same name, step and shape differ by more than `SAME`."""
     return any(
         x.shape == right[t][name].shape and not np.allclose(x, right[t][name], rtol=SAME, atol=0.0, equal_nan=True)
         for t, arrays in got.items()
@@ -32,12 +32,13 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """Return array `name` of each step as float32. Other arrays are states, which may differ in meaning or shape."""
+    """Return only the array `name` of each step, as float32. Other arrays are states, which may differ in meaning or
+    shape."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """Return the highest scores of the weights, one per grade, or None if the mistake changes nothing."""
+    """Return the scores of the weights in a trajectory, one per grade, or None if the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
@@ -71,7 +72,8 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """Return each trajectory with the results of a step that makes the mistake: float32 weights without a state."""
+    """Return each trajectory with the results of a step that makes the mistake. The results are float32 weights,
+    without a state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)

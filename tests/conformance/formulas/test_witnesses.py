@@ -1,5 +1,5 @@
-"""Test that frameworks confirm their documented formulas in their grade. The frameworks are witnesses; the expected
-numbers come from the formulas.
+"""Test that each framework's step agrees with the formula that the framework documents, within the grade of the
+framework. The expected numbers come from the formulas, not from the frameworks.
 
 The steps are those of `make judged`. Only `make judged` runs compiled steps, because torch needs seconds to compile
 each trajectory.

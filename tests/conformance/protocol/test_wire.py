@@ -1,5 +1,5 @@
-"""Test the conversion of values to JSON and back, for every bit and container. Errors name the place of an invalid
-value."""
+"""Test that conversion to JSON and back keeps every bit of a value and every container. Errors name the place of an
+invalid value."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_any_json_is_a_value_or_refused() -> None:
-    """Check values in which random parts were replaced: from_wire returns a value or raises WireError."""
+    """Check that from_wire returns a value or raises WireError for JSON in which random parts were replaced."""
     rng = random.Random(0)
     odd: list[Any] = [None, 3, -1, "x", [], {}, {"array": 1}, [None], 2**70, 0.5, True]
 

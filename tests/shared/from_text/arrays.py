@@ -99,7 +99,8 @@ def _array(x: dict[str, Any]) -> Array:
 
 
 def _checked(s: Slices) -> Slices:
-    """Check the indices of `s` by clause 2, and return `s`. Raise IndexError or ValueError for wrong indices."""
+    """Check the indices of `s` as clause 2 requires, and return `s`. Raise IndexError or ValueError for wrong
+    indices."""
     rows = s.shape[0]
     for k, index in enumerate(s.indices.tolist()):
         if index < 0 or (rows is not None and index >= rows + s.padded):
@@ -133,8 +134,8 @@ def write(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- clauses 3 to 6
 def row_sums(s: Slices) -> dict[int, Any]:
-    """Return the sums of rows by clause 3, in ascending order of rows. Each sum is a left fold in the wide type,
-    rounded once."""
+    """Return the sum of each row as clause 3 defines it, in ascending order of rows. A sum is a left fold in the wide
+    type, rounded once."""
     sums: dict[int, Any] = {}
     for k in s.live:
         index, row = int(s.indices[k]), s.values.x[k]

@@ -1,4 +1,4 @@
-"""Lookups and their gradients, padding, bags and per-sample gradients by clauses 12, 14 and 19."""
+"""Lookups and their gradients, padding, bags and per-sample gradients, as clauses 12, 14 and 19 define them."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
 
 
 def _bag(combiner: str, x: Any, w: Any) -> tuple[Any, Any]:
-    """Return (result, divisor) of one bag. The result is not rounded to 16 bits; the divisor is None if the combiner
-    has none."""
+    """Return (result, divisor) of one bag. The result is not rounded to 16 bits. The divisor is 0 for an empty bag, and
+    None if the combiner has no divisor."""
     kind = x.dtype.type
     if not len(x):
         return np.zeros(x.shape[1:], x.dtype), kind(0)

@@ -1,4 +1,4 @@
-"""Norms with exact sums, clips, and their gradients by clauses 7 to 10."""
+"""Norms with exact sums, clips, and their gradients, as clauses 7 to 10 define them."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
 
 
 def factored(x: Array, n: float, limit: Any, nonfinite: str) -> Any:
-    """Return the values, clipped to a limit by the norm n and rounded to the dtype, or None if the clip changes
-    nothing."""
+    """Return the values, scaled so that the norm n becomes the limit, and rounded to the dtype. Return None if the clip
+    changes nothing."""
     limit = number(limit)
     if not math.isfinite(n):
         if nonfinite == "raise":

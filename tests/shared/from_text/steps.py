@@ -1,4 +1,4 @@
-"""Optimizers, by clause 16 of the specification."""
+"""Optimizers, as clause 16 of the specification defines them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def powers(beta: float, t: int) -> float:
 
 
 def root_of(n: Any, p: float, digits: int) -> Any:
-    """Return n^p, the function r(n) of clause 16, computed by roots and squares."""
+    """Return n^p, the function r(n) of clause 16, computed with square roots and squares."""
     if p == 0.5:
         return np.sqrt(n)
     if p == 1:

@@ -1,7 +1,7 @@
-"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises.
+"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises TouchedError.
 
-`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of a
-separate class, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
+`islices.backend` lists the operations that islices may use on an array. An operation outside this list raises
+TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
 (AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
 """
 
@@ -15,7 +15,7 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """The error of code outside of the adapter that reads an array."""
+    """The error that an object raises if code outside of the adapter accesses the object."""
 
 
 class Opaque:
@@ -51,8 +51,8 @@ class LoopbackArray(Opaque):
         return box(-unbox(self))
 
     def __truediv__(self, other: object) -> Any:
-        """Leave division to an operand of another library, as arrays of a framework do; raise for all other
-        operands."""
+        """Leave division to an operand of another library, as arrays of a framework do. Raise TouchedError for numbers
+        and loopback arrays."""
         if isinstance(other, (LoopbackArray, int, float)):
             raise TouchedError("division of loopback arrays: it is the adapter's")
         return NotImplemented
@@ -111,5 +111,4 @@ def box(inside: Any, kind: type = LoopbackArray) -> Any:
 
 
 def unbox(x: Opaque) -> Any:
-    """Return the content of an object of the framework."""
     return object.__getattribute__(x, "_inside")

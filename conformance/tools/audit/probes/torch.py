@@ -119,7 +119,8 @@ def per_sample() -> Any:
 
 
 def within(buffer: torch.Tensor, write: Any) -> Any:
-    """Return rows 4 to 7 of a buffer after write(rows). Raise CorruptionError if other rows of the buffer changed."""
+    """Call write(rows) on rows 4 to 7 of a buffer and return these rows. The other rows must be zeros; raise
+    CorruptionError if one of them is not zero afterwards."""
     rows, others = buffer[4:8], [*range(4), *range(8, 12)]
     write(rows)
     if buffer[others].any():
@@ -153,7 +154,8 @@ def half_done() -> Any:
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Return "stepped" if a GradScaler takes the step for a gradient with `value` twice in one row, else "skipped"."""
+    """Return "stepped" or "skipped": whether a GradScaler takes the step for a gradient with two slices of one row,
+    each with `value`."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))

@@ -1,4 +1,4 @@
-"""NumPy's steps for the bench, written by hand on the rows of the gradient."""
+"""Steps for the bench in NumPy, written by hand, that update only the rows of the gradient."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 
 
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return FBGEMM's layer and views of its tables. The layer sums bags, and runs the optimizer in the backward
-    pass."""
+    """Return FBGEMM's layer and views of its tables. The layer sums the rows of each bag, and runs the optimizer in the
+    backward pass."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (

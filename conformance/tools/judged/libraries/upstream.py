@@ -1,4 +1,5 @@
-"""Three bugs that users reported to other projects, as NumPy steps of the wrong and of the intended formula.
+"""Three bugs that users reported to other projects. For each bug, NumPy computes a step of the wrong formula and a step
+of the intended formula.
 
 bitsandbytes-foundation/bitsandbytes#2010: the CPU and Triton kernels of AdamW apply the decay after the update.
 flagos-ai/FlagGems#4988: Adam has the decoupled weight decay of AdamW. pytorch/FBGEMM#5908: the reference of a test
