@@ -385,6 +385,15 @@ def ids_beyond_the_table(backend: Backend) -> None:
         same(means, Array("float32", (2, 2), [3.0, 4.0, *nothing]), "the means")
 
 
+@check("padding/no-rows", "13")
+def no_rows(backend: Backend) -> None:
+    """Check that drop_rows removes nothing, and that keep_rows removes everything, if no row numbers are given."""
+    plain = Slices(Array("float32", (2, 1), [1.0, 2.0]), Array("int32", (2,), [0, 3]), (4, 1))
+    s = to_backend(backend, plain)
+    same(islices.to_dense(islices.drop_rows(s, [])), oracle.to_dense(plain), "drop_rows")
+    same(islices.to_dense(islices.keep_rows(s, [])), Array("float32", (4, 1), [0.0] * 4), "keep_rows")
+
+
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
     """Check that compiled drop_rows either removes a dropped slot, or gives the slot the sentinel index and zeros."""

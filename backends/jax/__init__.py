@@ -255,6 +255,8 @@ class JaxBackend(Backend):
         return (indices >= least) & (indices < constant(rows, indices.dtype))
 
     def isin(self, indices: Array, rows: Array) -> Array:
+        if not rows.shape[0]:  # a take of nothing would read 0, which is a row
+            return jnp.zeros(indices.shape, bool)
         ordered = lax.sort(rows)
         return self.take(ordered, jnp.searchsorted(ordered, indices)) == indices
 

@@ -141,6 +141,14 @@ MUTANTS = [
         "In jit an id out of range reads the nearest row in place of zeros: a lookup with such an id.",
     ),
     Mutant(
+        "jax-isin-of-nothing",
+        "backends/jax/__init__.py",
+        "        if not rows.shape[0]:",
+        "        if False:",
+        "jax",
+        "In jit drop_rows of no rows removes row 0.",
+    ),
+    Mutant(
         "jax-select-keeps-values",  # medium, traced
         "backends/jax/__init__.py",
         "            return kept, jnp.where(keep, indices, sentinel)\n",
