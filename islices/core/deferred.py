@@ -25,7 +25,9 @@ class Deferred:
         raise NotImplementedError
 
     def held(self, owner: Any, part: int) -> Array:
-        """Return an array with the dtype and the device of the part. A subclass may avoid the computation of `read`."""
+        """Return an array with the dtype and the device of the part. A subclass may return a stored array without
+        computing.
+        """
         return self.read(owner, part)
 
 

@@ -36,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        The factor, first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs an
-        integer.
+        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients c
+        must be an integer.
 
     Returns
     -------

@@ -114,7 +114,7 @@ def deferred(s: IndexedSlices) -> IndexedSlices:
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """Return s with slots that have a factor; reading the values multiplies them by the factor.
+    """Return s multiplied by a factor that is stored in the slots and applied when the values are first read.
 
     The factor is already rounded to the dtype of the multiplication (float32 for 16-bit values). Return None if s
     already has a factor or has stored values, which the user could change before they are read.

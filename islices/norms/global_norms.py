@@ -1,7 +1,8 @@
 """The norm of all gradients of a tree, and the clip by this norm, in one process or over a group of ranks.
 
-`islices.norms.norm` computes the norm and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does
-both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and 25. May import: the core.
+`islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. For a group,
+`islices.distributed.norms` does both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and
+25. May import: the core.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def clip_by_global_norm(
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        zeros, a step still changes rows through momentum and Adam's moments. To skip a step, pass
+        "zero", a step still changes rows through momentum and Adam's moments. To skip a step, pass
         ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated
         The same as for `global_norm`: the norm is over the leaves of all ranks, and every rank scales its leaves.
