@@ -95,10 +95,10 @@ def value_and_grad(
     Returns
     -------
     callable
-        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the
+        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
         vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
-        looked-up row, in order, uncoalesced, without the padding's slices. A table that is not looked up has an empty
-        gradient.
+        looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has an
+        empty gradient.
 
     Raises
     ------
@@ -108,9 +108,9 @@ def value_and_grad(
         up where its gradient would be wrong (a TensorFlow loop body). With sparse=, there is a Table, a marked array
         has no floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
     ValueError
-        A number in argnums is not that of an argument, or the loss has more than one number. With per_sample, the loss
-        is not a vector with one entry per sample, or samples influence each other. A function passed as sparse marks no
-        leaf.
+        A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
+        the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
+        marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
@@ -194,7 +194,7 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
 def _differentiate(
     fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call, with respect to tables and arrays."""
+    """Call the user's function, and return (value, gradients with respect to tables and arrays)."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
     B, variables, tables = call.B, call.variables, call.tables
     call.fn = B.user_code(fn)
@@ -253,7 +253,7 @@ def _differentiate(
 def _differentiate_rows(
     fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call with respect to plain arrays.
+    """Call the user's function, and return (value, gradients with respect to plain arrays).
 
     `sparse` marks the arrays that fn reads by rows.
     """
@@ -545,7 +545,9 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, (1, ...)."""
+        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, of shape (1,
+        ...).
+        """
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 

@@ -54,7 +54,7 @@ def capture(model: Any) -> Capture:
     Notes
     -----
     The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
-    (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. The captured gradient
+    (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
     covers the captured layers, as if nothing else used the weights. SPEC clause 12 defines scaling by frequency, which
     torch's EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights
     per sample.
@@ -259,7 +259,7 @@ class Capture:
         return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return (slices including padding, ids, bags or samples at offsets) for one use of a layer."""
+        """Return (slices including padding, ids, the layout of bags or None) for one use of a layer."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids

@@ -59,7 +59,7 @@ def marked(
 
 
 def pays(sparse: str, reads: int, rows: int) -> bool:
-    """Return True if `sparse`, "auto" or "always", marks an array of which only rows are read.
+    """Return True if `sparse`, "auto" or "always", marks an array that is read only by rows.
 
     "always" requires at least one read; "auto" requires at least one read, and fewer rows read than the array has.
     """

@@ -149,7 +149,9 @@ def _step(B: Backend, like: Array, rows: int, per_row: int) -> int:
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """Return an integer as an array (1,) with the dtype of `like`: JAX narrows 64-bit Python numbers in traced code."""
+    """Return an integer as an array (1,) with the dtype of `like`, because JAX narrows 64-bit Python numbers in traced
+    code.
+    """
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 

@@ -89,8 +89,10 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While a gradient is computed, only JAX allows this, and the gradient is dense;
-        other frameworks raise TypeError."""
+        """The whole table as an array.
+
+        While a gradient is computed, only JAX allows this, and the gradient is dense; other frameworks raise TypeError.
+        """
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

@@ -49,7 +49,8 @@ class Formula:
         The class whose methods and attributes compute the rule's numbers.
     state : tuple of State
     squares : {"", "element", "row"}
-        The value of the rule's parameter q: absent, g * g, or the mean of g * g over the row.
+        The value of the rule's parameter q. "" means that the rule has no q, "element" means g * g, and "row" means the
+        mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
         Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds to g,
         "decoupled" multiplies w by a factor, and "shrunk" subtracts from w.
@@ -66,7 +67,7 @@ class Formula:
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
-        The names of the numbers: the rule's, in the order of its parameters, and then the decay's.
+        The names of the rule's numbers, in the order of the rule's parameters, and then of the weight decay's numbers.
     constants : mapping of str to bool or None
         The values of the rule's optional parameters that are neither an array nor a number in this formula.
     """

@@ -85,8 +85,10 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
-    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself, else the options of a general
-    power."""
+    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
+
+    For any other power return the options with which the rule calls `power`.
+    """
     return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
 
 
