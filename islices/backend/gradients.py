@@ -15,8 +15,7 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """The source of a table's rows: the table's weights, and the recorder of the differentiation that the table is part
-    of.
+    """The source of a table's rows: the table's weights, and the recorder of a differentiation, if there is one.
 
     A recorder is an object of the adapter that `Backend.differentiate` makes. Its method ``lookup(weights, ids, extras,
     static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out of range, and
@@ -89,7 +88,7 @@ class WholeUse(NamedTuple):
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight whose gradient cannot be split by sample."""
+    """A use of a captured weight through which the gradient cannot be split by sample."""
 
     layer: str
     subject: str
@@ -146,7 +145,7 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
     def stop_gradient(self, x: Array) -> Array:
-        """Return x as an array that differentiation treats as a constant; both share memory."""
+        """Return x as an array that differentiation treats as a constant. The result shares memory with x."""
         return x
 
     @optional("no gradient is recorded")
@@ -160,11 +159,11 @@ class Gradients(Arrays):
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        """Return `value` as a function of the arrays that has `backward` as its gradient. The value was computed from
-        the arrays as constants.
+        """Return `value` as a function of the arrays that has `backward` as its gradient.
 
-        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
-        this method if the framework has forward-mode derivatives.
+        The value was computed from the arrays as constants. ``backward(value, arrays, upstream)`` consists of
+        differentiable operations and is linear in upstream. Override this method if the framework has forward-mode
+        derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -215,17 +214,19 @@ class Gradients(Arrays):
 
     @optional("no per-sample gradients of dense variables")
     def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
-        """Return for each variable the gradients (B, *shape) of the loss of each of B samples, computed with the
-        framework's vmap.
+        """Return for each variable the gradients of the losses of B samples, an array (B, *shape).
 
-        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).
+        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,). The framework's vmap
+        computes the gradients.
         """
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
     @optional("fn as it is")
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `fn` in the form in which the framework runs users' code: rewritten, if a compiler such as autograph
-        rewrites Python."""
+        """Return `fn` in the form in which the framework runs users' code.
+
+        The form is new source code if a compiler such as autograph rewrites Python, else `fn` itself.
+        """
         return fn
 
     @optional("there is no such container")

@@ -18,7 +18,7 @@ from islices.backend.memory import Look
 class NativeParts(NamedTuple):
     """The parts of a framework's sparse object. The framework computes nothing to extract the parts.
 
-    `Backend.from_native` returns an instance; the core checks it by SPEC clauses 1 and 2.
+    `Backend.from_native` returns an instance; the core checks the instance as SPEC clauses 1 and 2 require.
 
     Parameters
     ----------
@@ -224,8 +224,8 @@ class RowPrimitives(Arrays):
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         """Return out[s] = the sum of values[k] over segments[k] == s, added left to right in order of k.
 
-        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. `count` is only
-        None if traced shapes are dynamic.
+        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. `count` is None
+        only if traced shapes are dynamic.
         """
         raise NotImplementedError
 
@@ -235,8 +235,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then floats that are
-        NaN or at least ``least``, and no -inf occurs. No gradient is needed.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``. In that case values are floats,
+        each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
         """
         raise NotImplementedError
 

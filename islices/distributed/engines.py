@@ -169,7 +169,7 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
         The caller's gradients. If group is None and several engines connect ranks, the first leaf of a framework
         decides the engine.
     error : Exception or None
-        The error in this rank's arguments, which the caller then reports to the ranks.
+        The error in this rank's arguments, which the caller then reports to the other ranks.
 
     Raises
     ------
@@ -201,7 +201,8 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
 def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Group:
     """Return the group of processes that ``group=`` means; B is the backend of the arrays to send, or None.
 
-    If there is no such group, raise `error`, an earlier failure of this rank, if there is one.
+    If there is no such group, raise `error`, an earlier failure of this rank. If `error` is None, raise the error in
+    `group`.
     """
     try:
         return get_group(group, like=B)
@@ -230,9 +231,9 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 
 # ---------------------------------------------------------------------- where group is None
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
-    """Return the group of the only engine that connects several processes. If several engines do, return the group of
-    the framework's engine, or raise ValueError without such an engine.
+    """Return the group of the only engine that connects several processes.
 
+    If several engines do, return the group of the framework's engine, or raise ValueError if that engine connects none.
     If no engine does, return the group of the framework's engine, which raises an error with instructions unless the
     engine has been started. None for the framework means NumPy. SPEC clause 25.
     """

@@ -126,7 +126,7 @@ def _held(requested: Question) -> RankLeaves:
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
-    """Return a flag for each leaf of a tree. A flag of `replicated` covers all leaves below the flag's place."""
+    """Return a flag for each leaf of a tree. A flag in place of a container holds for all leaves of the container."""
     try:
         flags = prefix_flags(replicated, tree)
     except ValueError as error:
@@ -236,8 +236,10 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """The leaves of all ranks. Each rank sends separate sums for the leaves that only this rank has, and for the leaves
-    that every rank has."""
+    """The leaves of all ranks.
+
+    Each rank sends separate sums for the leaves that only this rank has, and for the leaves that every rank has.
+    """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:
         self.held, self.tell = held, tell
@@ -301,7 +303,7 @@ def _first(held: RankLeaves) -> tuple[Backend, Array]:
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """Return a float as a float64 array of E, of shape (1,); return any other object, an array, unchanged."""
+    """Return a float as a float64 array of E, of shape (1,); return an array unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))

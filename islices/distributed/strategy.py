@@ -29,8 +29,10 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost for one rank: the bytes that the rank receives on average, and the number of collectives, without the
-    preflight."""
+    """The cost for one rank, without the preflight.
+
+    `nbytes` is the number of bytes that the rank receives on average.
+    """
 
     nbytes: float
     collectives: int
@@ -45,7 +47,7 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     row_bytes : float
         Bytes of a row with its index, or of an element of a dense array.
     most : float
-        The number of coalesced rows on the rank with most rows; the other ranks wait for it.
+        The number of coalesced rows on the rank with most rows; the other ranks wait for this rank.
     union : float
         The number of distinct rows of all ranks together.
     dense : bool

@@ -64,8 +64,8 @@ def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file for the caller to write. At the end of the context, the new file is synced to
     disk and replaces the file at `path`, with the permissions of the old file.
 
-    Files that killed calls left behind for the same target are removed when no one has written to them for `ABANDONED`
-    seconds.
+    The function also removes files that killed calls for the same `path` left behind, unless someone has written to
+    them in the last `ABANDONED` seconds.
     """
     target = os.path.realpath(path)  # a symbolic link stays, as it would with open
     mode = _mode_of(target)

@@ -1,5 +1,5 @@
-"""Define save and load: trees of sparse gradients, dense arrays and tables in one file, in the same form for every
-framework.
+"""Define `save` and `load` for trees of sparse gradients, dense arrays and tables, in one file with the same form for
+every framework.
 
 A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
 *manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest has each array's
