@@ -1,8 +1,8 @@
-"""Define `Cause`, one possible reason for a difference, with the function that proposes changes or factors, and the
-line of code that fixes the difference.
+"""Define `Cause`, one possible reason for a difference.
 
-The search and the report use only the records of causes, and no name of a cause. To add a cause, write its record and
-its function in a module of `islices.porting.compare.causes`. That package collects the records.
+A record of a cause has a function that proposes changes or factors, and the line of code that fixes the cause. The
+search and the report use only these records, and no name of a cause. To add a cause, write its record and its function
+in a module of `islices.porting.compare.causes`. That package collects the records.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Change:
     """A change of one side that may make the side equal to the other.
 
     `apply` maps (rows of the side, rows of the other side, the tensor) to the changed rows, or to None if nothing
-    changes. `apply` accepts any rows of a tensor, and uses numbers that were estimated from the data before. `cost` is
-    the evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
-    `everywhere` is True, equal tensors change as well. If `moved` is not empty, it replaces `apply`: it has each tensor
-    of side a with other row numbers, or None for an unchanged tensor.
+    changes. `apply` accepts any rows of a tensor, and may use numbers that were estimated from the data. `cost` is the
+    evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
+    `everywhere` is True, equal tensors change as well. If `moved` is not empty, `moved` replaces `apply`: for each
+    tensor, `moved` has side a with other row numbers, or None if the tensor stays unchanged.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None

@@ -39,8 +39,10 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides, without the zero rows of a dense tensor. The raw gradient, the table and the padding
-    row are None if they are unknown."""
+    """One tensor on both sides. The zero rows of a dense tensor are left out.
+
+    The raw gradient, the table and the padding row are None if they are unknown.
+    """
 
     name: str
     a: Stored

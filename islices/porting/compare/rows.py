@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values as a 2-D array with one line for each row of the tensor."""
+        """Return the values as a 2-D array, in which each row is a flattened row of the tensor."""
         return matrix(self.values)
 
     @property
@@ -146,7 +146,7 @@ def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
 
 
 def _tops(s: Stored) -> Iterator[Array]:
-    """Yield the largest |value| of each row, block by block."""
+    """Yield arrays with the largest |value| of each row, block by block."""
     for part in blocks(len(s.ids), s.row_shape):
         yield row_tops(np.nan_to_num(np.abs(wide(s.values[part])), nan=math.inf, posinf=math.inf))
 

@@ -142,7 +142,7 @@ def wide(x: Array) -> Array:
 
 
 def matrix(x: Array) -> Array:
-    """Return a 2-D array with one line for each row of the tensor x."""
+    """Return x as a 2-D array, in which each row is a flattened row of the tensor."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 

@@ -229,8 +229,10 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Return the element whose movements on both sides use most of the allowance. The allowance includes the distance
-    of the sides before the step."""
+    """Return the distance at the element whose movements on both sides use most of the allowance.
+
+    The allowance includes the distance of the sides before the step.
+    """
     found = Found(0.0, 0.0, name)
     moved = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(moved), before[0].shape[1:]) if len(moved) else ():

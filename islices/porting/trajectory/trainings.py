@@ -67,8 +67,8 @@ class Parity(Reported):
     stop : Stop or None
         The position where the trainings diverge; None if `equal` is True.
     steps : tuple of Verdict
-        One verdict for each compared step. The last verdict is of the last compared step, where the comparison may have
-        stopped early.
+        One verdict for each compared step. The last verdict is of the last compared step, within which the comparison
+        may have stopped.
     same_bits : int
         The number of steps, counted from the first, in which all values that both sides have agree to the bit.
     names : (str, str)

@@ -84,8 +84,11 @@ class Side:
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
-        """Return a side, or None unless the step is a step of a dense table of floats with a gradient and states that
-        fit."""
+        """Return a side, or None if the step cannot be compared.
+
+        The table must be dense and of floats, and the shapes and dtypes of the table, the gradient and the states must
+        fit.
+        """
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
             return None
