@@ -44,7 +44,7 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand of `islices`. A package adds a subcommand by an entry point that refers to an instance.
+    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance.
 
     Attributes
     ----------

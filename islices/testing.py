@@ -18,7 +18,7 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
         a and b may belong to different frameworks. Sparse gradients are equal if they stand for the same dense array:
         order and duplicates of slices do not matter.
     **context
-        Arguments with which `islices.diff` names the cause of a difference: ``before=``, ``max_norm=``,
+        Arguments of `islices.diff` that help to find the cause of a difference: ``before=``, ``max_norm=``,
         ``padding_idx=``.
 
     Raises

@@ -53,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Values are not integers, an old row occurs twice, or an old row is out of range.
+        A value is not an integer, an old row occurs twice, or an old row is out of range.
 
     Notes
     -----
@@ -152,7 +152,7 @@ class RowMap:
         IndexError
             An id or missing is out of range, or an id's row is dropped and missing is not given.
         TypeError
-            Values are not ids, missing is not an int, or ids are traced. In traced code read the new ids from the
+            ids are not integers, missing is not an int, or ids are traced. In traced code read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples

@@ -215,7 +215,7 @@ class Arrays(Part):
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
     def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
-        """Repeat ``state = body(*state)`` while ``condition(*state)`` is a mask with any True, and return the last
+        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` contains True, and return the last
         state.
 
         Override this method if values are unknown in traced code.

@@ -33,8 +33,10 @@ class Source(NamedTuple):
 
     @property
     def watched(self) -> bool:
-        """Return True if the table has a recorder of a differentiation. A recorder that every traced table has does not
-        count."""
+        """Return True if the table has a recorder of a differentiation.
+
+        A recorder that the adapter gives to every traced table does not count.
+        """
         return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
@@ -214,7 +216,7 @@ class Gradients(Arrays):
 
     @optional("no per-sample gradients of dense variables")
     def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
-        """Return for each variable the gradients of the losses of B samples, an array (B, *shape).
+        """Return, for each variable, an array (B, *shape) with the gradient of the loss of each of B samples.
 
         The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,). The framework's vmap
         computes the gradients.
@@ -249,7 +251,7 @@ class Gradients(Arrays):
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, also after an exception; weights and results do not change.
+        The model is restored when the context ends, even after an exception; weights and results do not change.
         TypeError names a layer that cannot be hooked, and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")

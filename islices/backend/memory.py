@@ -110,8 +110,8 @@ class Memory(Arrays):
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
         The two addresses are equal if x is empty. The core compares the addresses of arrays that change in place or may
-        be donated. Other numbers are allowed if two references to the same array have the same numbers. Return None if
-        nothing is known; the core then compares object identities.
+        be donated. Numbers that are not addresses are allowed too, if two references to the same array have the same
+        numbers. Return None if nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)

@@ -353,8 +353,11 @@ class RowPrimitives(Arrays):
 
     @optional("`unique` and `segment_sum` do it")
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (sums, ids): the distinct indices, in ascending order, and the sum of the values of each distinct
-        index. Override this method if one pass can compute both."""
+        """Return (sums, ids): the sum of the values of each distinct index, and the distinct indices in ascending
+        order.
+
+        Override this method if one pass can compute both.
+        """
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
 

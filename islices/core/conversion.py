@@ -1,7 +1,8 @@
 """Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
-`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three.
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three
+functions.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        The result has the type details of this object, such as the dtype of TensorFlow's dense_shape.
+        The result has the same type details as this object, such as the dtype of TensorFlow's dense_shape.
 
     Returns
     -------
@@ -430,7 +431,7 @@ def leaves(tree: Any) -> list[Any]:
     Raises
     ------
     TypeError
-        The structure holds something else: a generator, a dataclass, a string.
+        The structure contains another object, such as a generator, a dataclass or a string.
 
     Notes
     -----
@@ -463,7 +464,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Raises
     ------
     TypeError
-        The structure holds something else: a generator, a dataclass, a string.
+        The structure contains another object, such as a generator, a dataclass or a string.
 
     Notes
     -----

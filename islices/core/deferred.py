@@ -1,7 +1,7 @@
 """Internal classes of values and indices that are computed on first read.
 
 Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a `Deferred` part calls `read`.
-Operations can avoid this computation: they get the stored data from `native_look` or `islices.core.slots.slots_in`.
+Operations that do not need the computed arrays get the stored data from `native_look` or `islices.core.slots.slots_in`.
 May import: `islices.backend`.
 """
 

@@ -63,7 +63,7 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if the value of any of the arrays is not known yet, because a trace is recording."""
+    """Return True if the value of any of the arrays is not known yet, because the code is being traced."""
     return any(map(backend.is_traced, arrays))
 
 
@@ -157,8 +157,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute a primitive that the adapter lacks on the host, from copies or views of the arrays, and return the
-    result.
+    """Compute on the host a primitive that the adapter lacks, from copies or views of the arrays.
 
     In mode "framework" raise NotImplementedError.
     """

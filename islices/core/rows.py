@@ -46,7 +46,7 @@ def coalesce(x: T) -> T:
     Raises
     ------
     TypeError, ValueError, IndexError
-        A leaf is not a gradient, or its indices are not valid (clause 2).
+        A leaf is not a gradient, or its indices are not valid (SPEC clause 2).
 
     Notes
     -----

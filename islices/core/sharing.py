@@ -89,7 +89,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return True if two arrays with overlapping bounds have an element in common, or if this cannot be decided.
 
-    a and b are (backend, array).
+    `a` and `b` are pairs (backend, array).
     """
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:

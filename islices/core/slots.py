@@ -106,7 +106,7 @@ def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlice
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """Return s with slots in place of stored values, as `times` needs.
+    """Return s with slots in place of stored values, so that `times` can multiply s.
 
     The arrays of s must not change before the values are read.
     """
@@ -126,7 +126,7 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
-    """Return s with known values, a differentiable function of the arrays of s.
+    """Return s with known values, which are a differentiable function of the arrays of s.
 
     Kernels, which are not differentiated, still read the slots of s.
     """

@@ -106,8 +106,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         processes. If several engines do, None means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI
         for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send, which decides between several engines. Without `like`, several engines raise
-        ValueError.
+        The backend of the arrays to send, which decides between several engines. Without `like`, the function raises
+        ValueError if several engines are possible.
     timeout : float, optional
         Seconds to wait for another rank. The default is the engine's timeout, or 600 for MPI.
 
@@ -166,8 +166,8 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     ----------
     group : None, str, Group or an engine's own object
     leaves : iterable
-        The caller's gradients. If group is None and several engines connect ranks, the first leaf of a framework
-        decides the engine.
+        The caller's gradients. If group is None and several engines connect ranks, the first leaf that belongs to a
+        framework decides the engine.
     error : Exception or None
         The error in this rank's arguments, which the caller then reports to the other ranks.
 
@@ -263,7 +263,7 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return a dict from the names of the engines that connect this process with others to their groups.
+    """Return the groups of the engines that connect this process with others, with the engines' names as keys.
 
     If no engine connects processes, but an MPI launcher has started this process, start MPI.
     """

@@ -159,7 +159,7 @@ def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return a dict from the numbers of the leaves to send by ranges to the cuts of this rank's rows.
+    """Return the cuts of this rank's rows, with the numbers of the leaves that are sent by ranges as keys.
 
     The cuts of a leaf are an array of shape (ranks + 1,).
     """

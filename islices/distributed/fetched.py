@@ -1,4 +1,4 @@
-"""The rows that a rank fetches from a sharded table, and the way of their gradient to the owners of the rows.
+"""The rows that a rank fetches from a sharded table, and the transfer of their gradient to the owners of the rows.
 
 A rank sends ids, gets rows back, and later sends gradients. Ranks send host arrays, in which bfloat16 is stored as
 uint16. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.

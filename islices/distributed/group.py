@@ -30,7 +30,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks known to have failed; empty if the engine does not report which.
+        The ranks known to have failed; empty if the engine does not report them.
 
     Examples
     --------

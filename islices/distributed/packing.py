@@ -26,7 +26,9 @@ SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
-    """Return the dtype in which ranks send row numbers of a dtype. `rows` is the number of rows, or None if unknown."""
+    """Return the dtype in which ranks send row numbers that are stored as `dtype`. `rows` is the number of rows, or
+    None if unknown.
+    """
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
@@ -105,7 +107,7 @@ def range_of(count: int, group: Group) -> tuple[int, int]:
 
 
 def sample(indices: Host) -> Host:
-    """Return an evenly spaced sample of unique ascending indices: int64, (SAMPLED,), filled up with -1."""
+    """Return an evenly spaced sample of unique ascending indices: int64, shape (SAMPLED,), padded with -1."""
     out = np.full(SAMPLED, NOTHING, np.int64)
     n = min(SAMPLED, len(indices))
     out[:n] = indices[(2 * np.arange(n) + 1) * len(indices) // (2 * max(n, 1))]

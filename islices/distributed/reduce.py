@@ -77,7 +77,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Raises
     ------
     TypeError, ValueError
-        Raised on every rank if ranks differ, and on the rank whose x is not a gradient.
+        Raised on every rank if the ranks' arguments differ, and on the rank whose x is not a gradient.
     RankError, RankTimeout
         Another rank failed, or did not call within the engine's timeout.
 

@@ -437,8 +437,8 @@ class ShardedTable:
         optimizer : Optimizer
             The optimizer, which must be the same on every rank. Frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale. With None, which must be on every rank or on none, the
-            table and the state stay unchanged.
+            The result of `reduce`, which you may clip or scale. With None, the table and the state stay unchanged;
+            either every rank or no rank passes None.
         state : dict
             The result of `init` or of the previous step.
         donate : bool

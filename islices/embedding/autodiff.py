@@ -66,11 +66,11 @@ def value_and_grad(
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
-        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A
-        callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
+        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
+        gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
-        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only
-        by rows, if it has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
+        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
+        rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
         apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
         embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
@@ -85,12 +85,12 @@ def value_and_grad(
         time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
         before the last. islices never guesses the axis from lengths.
     check : bool
-        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more
-        on the batch, and once on each of the two. So this call costs about three calls and draws more random numbers.
-        The check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
-        without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch. Calls
-        that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not compared
-        if the batch does not come from the arguments, or if ids have offsets or are ragged.
+        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
+        the batch, and once on each of the two samples. So this call costs about three calls and draws more random
+        numbers. The check finds gradients that reach the rows of other samples, and losses that change when fn gets the
+        sample without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch.
+        Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not
+        compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
 
     Returns
     -------
@@ -103,10 +103,10 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or
-        frameworks are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked
-        up where its gradient would be wrong (a TensorFlow loop body). With sparse=, there is a Table, a marked array
-        has no floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
+        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
+        are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked up where its
+        gradient would be wrong (a TensorFlow loop body). With sparse=, an argument is a Table, a marked array has no
+        floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
@@ -537,7 +537,7 @@ class _Batch:
         return int(sizes.pop())
 
     def data(self, B: Backend, like: Array) -> list[Array]:
-        """Return the arrays with their samples along the first axis, as arrays of B on like's device."""
+        """Return the arrays with their samples along the first axis, as arrays of B on the device of `like`."""
         found = []
         for x, axis in zip(self.arrays, self.axes, strict=True):
             owner = get_backend(x)

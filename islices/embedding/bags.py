@@ -76,7 +76,7 @@ def reduce_bags(B: Backend, rows: Array, bags: BagMembers) -> Array:
 
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers) -> Array:
-    """Return the gradient with respect to the members' rows, for bags that a framework's layer reduced (`capture`)."""
+    """Return the gradient with respect to the members' rows, for bags that a framework's layer reduced."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 

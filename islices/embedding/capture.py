@@ -157,9 +157,9 @@ class Capture:
         -------
         dict of str to IndexedSlices
             A gradient has one slice for each looked-up row except padding, in the order of the forward passes, not
-            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. A layer whose
-            weights also served as an output layer has a dense array. Weights that several layers share have one
-            gradient, under the first layer's name.
+            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. If an output layer
+            used the weights too, the gradient is a dense array. Weights that several layers share have one gradient,
+            under the first layer's name.
 
         Raises
         ------
@@ -178,9 +178,9 @@ class Capture:
         """Return each sample's gradient of each layer's weights.
 
         The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
-        must not depend on other samples, as it does with batch norm. A capture does not see losses, so it cannot
-        check this; `value_and_grad` with per_sample=True can. Ids that the batch shares, such as positions or
-        negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
+        must not depend on other samples, as with batch norm. A capture does not see losses and so cannot check this;
+        `value_and_grad` with per_sample=True can check it. Ids that the batch shares, such as positions or negatives,
+        belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------

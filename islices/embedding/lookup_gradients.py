@@ -93,7 +93,8 @@ def table_gradient(
 def slots_that_count(
     s: IndexedSlices, padding: int | None, absent: bool, *more: Array
 ) -> tuple[IndexedSlices, Sequence[Array]]:
-    """Return a lookup's slices without padding and absent ids (-1), and the same selection of further arrays (n,).
+    """Return a lookup's slices without padding and absent ids (-1), and the corresponding elements of further arrays of
+    shape (n,).
 
     In traced code, where ids were not checked, slices out of range are dropped too.
     """

@@ -448,7 +448,7 @@ def whole_gradient(
 ) -> Any:
     """Return the gradient of a table from the gradients of all its lookups, products and other uses.
 
-    The gradient is a dense array unless all uses are lookups; without any use, it is empty.
+    The gradient is a dense array unless all uses are lookups; without any use, the gradient is empty.
     """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
@@ -600,7 +600,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays as a value whose differentiation raises NotImplementedError.
+    """Return `value` as a function of the arrays whose derivative raises NotImplementedError.
 
     If the value were a constant, derivatives through the value would silently be wrong.
     """

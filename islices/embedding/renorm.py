@@ -46,7 +46,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
 
     Notes
     -----
-    The factor is exactly max_norm / norm, as in clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
+    The factor is exactly max_norm / norm, as in SPEC clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
 
     Examples
     --------

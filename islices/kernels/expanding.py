@@ -51,9 +51,9 @@ def expand(
 ) -> FunctionType:
     """Return the function with calls of inlined functions replaced by the statements of these functions.
 
-    `inlined` returns the Python function for an inlined one, else None. Names whose value is a bool are flags: branches
-    that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters; `constants` has
-    the values of all other parameters. A function that cannot be rewritten is returned unchanged.
+    `inlined` returns the Python function of an inlined function, else None. Names whose value is a bool are flags:
+    branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
+    `constants` has the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
         definition = _definition(function)

@@ -47,8 +47,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     lo, hi : float
-        For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype
-        (float32 for 16-bit values).
+        For sparse gradients lo <= 0 <= hi is required, because absent rows are zeros. Bounds are rounded to the values'
+        dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
         "islices" sums duplicates first, so a clipped sparse gradient is coalesced. With the other names stored values
         are clipped without summing duplicates, as in those frameworks.
@@ -146,9 +146,9 @@ def clip_by_norm(
     max_norm : float
         0 makes all values zero; inf changes nothing.
     axes : int, or list or tuple of ints, optional
-        The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
-        element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. With None
-        there is one norm of all elements.
+        The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, and () clips each
+        element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. None means one
+        norm of all elements.
     semantics : {"islices", "tensorflow", "keras"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -173,7 +173,8 @@ def clip_by_norm(
     -----
     With semantics "islices", stored values are multiplied by the factor max_norm / norm. The factor is computed in
     float64 and rounded once to the values' dtype (float32 for 16-bit values). The result is differentiable wherever the
-    framework differentiates, also through the norm. Gradients pass through unchanged values unchanged. SPEC clause 10.
+    framework differentiates, and the derivative includes that of the norm. Values that do not change have the
+    derivative 1. SPEC clause 10.
 
     Examples
     --------

@@ -1,6 +1,7 @@
-"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of the computation.
+"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of differentiating the
+computation.
 
-`islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
+`islices.norms.exact` computes a norm with cuts and exact sums, on the host or in float64. Autograd through these steps
 gives no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this module then
 *attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of
 primitives and attached norms, so derivatives of every order are those of the formula. The gradient is computed in the
@@ -61,7 +62,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an accepted leaf, or an array, with values that are constants to differentiation."""
+    """Return an accepted leaf, or an array, with values that differentiation treats as constants."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -146,7 +147,8 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return `upstream` divided by the number of elements that have the largest absolute value, the maximum norm."""
+    """Return `upstream` divided by the number of elements with the largest absolute value, for the norm of order inf.
+    """
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x), B.abs(x))

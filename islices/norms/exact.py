@@ -285,7 +285,7 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the rounded sum of the parts, and the other possible float64 minus `total`.
+    """Return (total, off): the rounded sum of the parts, and the other float64 that may be right minus `total`.
 
     `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
     """

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
-    """Return the norm of all gradients of a tree together, over many ranks if a group of them is given.
+    """Return the norm of all gradients of a tree together, or of the trees on all ranks of a group.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves
         differ between ranks; every rank raises.
     RankError, RankTimeout
-        Another rank's tree cannot be measured, or another rank did not take part in time.
+        The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 
     Examples
     --------

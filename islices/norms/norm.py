@@ -35,7 +35,7 @@ Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
-    """Return the norm of all elements of a gradient, taken as one vector.
+    """Return the norm of a gradient, which is the norm of the vector of all its elements.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
 
     Notes
     -----
-    `norm` defines each row's norm. The norm of order 2 is differentiable. SPEC clause 7.
+    Each row's norm is computed as in `norm`. The norm of order 2 is differentiable. SPEC clause 7.
 
     Examples
     --------
@@ -437,7 +437,7 @@ def top_k_rows(x: T, k: int) -> T:
     x : sparse gradient, None, or a list, tuple or dict of them
         The dtype must be floating. Duplicates are summed first; each leaf keeps its k rows.
     k : int
-        Not negative. A gradient with fewer than k rows keeps all of them.
+        The number of rows to keep, not negative. A gradient with fewer than k rows keeps all rows.
 
     Returns
     -------

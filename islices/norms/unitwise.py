@@ -54,7 +54,7 @@ T = TypeVar("T")
 def clip_by_block_rms(
     x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down, so that the root mean square of its elements is at most threshold. In a tree, clip each
+    """Scale a gradient down, so that the root mean square of its elements is at most `threshold`. In a tree, clip each
     leaf separately.
 
     Parameters
@@ -124,7 +124,7 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Scale every unit of a gradient down to a norm of at most clipping times the norm of that unit of params.
+    """Scale every unit of a gradient down to a norm of at most `clipping` times the norm of that unit of `params`.
 
     Parameters
     ----------

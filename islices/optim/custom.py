@@ -59,7 +59,7 @@ def custom(
         state; and numbers. A parameter ``q`` is the square of g. The numbers are ``lr``, the hyperparameters, ``t``
         (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule returns a tuple: the new
         w, then the new arrays in the order of state and row_state. update must be a plain function that uses only
-        ``+``, ``-``, the operators of `islices.optim.operators`, and other such functions.
+        ``+``, ``-``, the operators of `islices.optim.operators`, and functions that use only these.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float

@@ -29,7 +29,7 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
 
-    The records derive classes from this class, which compute or round numbers as one semantics requires.
+    Classes in the records derive from this class, and compute or round numbers as one semantics requires.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t, computed with Python's ``**`` as in the frameworks; in traced code call `power` instead."""
+        """Return base^t, computed with Python's ``**`` as in the frameworks, or with `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:

@@ -42,7 +42,7 @@ def _unbound() -> NoReturn:
 
 
 def mul(a: Any, b: Any) -> Any:
-    """Return the rounded product of a and b. It is never fused with a following addition."""
+    """Return the rounded product of a and b. The product is never fused with a following addition."""
     _unbound()
 
 

@@ -173,9 +173,9 @@ class Optimizer:
         Returns
         -------
         dict of str to array; or the structure of table, with such dicts
-            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's shape
-            or one number per row, and the table's dtype, but float32 for a 16-bit table. If master is True, there
-            is also "master". The state of a tf.Variable consists of tf.Variables.
+            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's
+            shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a 16-bit table.
+            If master is True, there is also "master". The state of a tf.Variable consists of tf.Variables.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class Optimizer:
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """Implement `Optimizer.step` as a function, because compilers can replace a function."""
+    """Implement `Optimizer.step` as a module function, which an adapter can replace in compiled code."""
     if donate is not False:
         donate = check_flag(donate, "donate")
     if opened(table) is None:

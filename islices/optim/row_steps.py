@@ -1,5 +1,5 @@
-"""One step of an optimizer: read the gradient's rows of the table, apply the rule to these copies, and write the new
-rows.
+"""One step of an optimizer: read the table's rows that the gradient contains, apply the rule to these copies, and write
+the new rows.
 
 `Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
 possible. If arrays change in place, a step outside traced code allocates no table-sized array.

@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The factor a / b of each tensor that a cause predicts, within the relative `tolerance`.
+    """The factor a / b that a cause predicts for each tensor, within the relative `tolerance`.
 
     `text` has {a} and {b} for the sides. `cost` is the evidence in bits that numbers estimated from the data use up.
     """
@@ -57,8 +57,8 @@ class Factor:
 class Cause:
     """One possible reason for a difference.
 
-    The function `propose` changes or renumbers rows; the function `foretell` predicts a factor between the sides. The
-    other attributes describe the cause for the search and the report.
+    The function `propose` proposes changes of values or of row numbers; the function `foretell` predicts a factor
+    between the sides. The other attributes describe the cause for the search and the report.
     """
 
     #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.

@@ -151,8 +151,7 @@ def _digits(x: Array) -> Array:
 
 # ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
-    """Return the factor c that fits x = c * y best by least squares, over finite elements; 0 if all elements of y are
-    zero."""
+    """Return the least-squares factor c of x = c * y over finite elements; 0 if all elements of y are zero."""
     square = product = 0.0
     for p in pairs:
         if p is not None:

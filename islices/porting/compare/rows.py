@@ -1,4 +1,4 @@
-"""Define `Rows`, the float64 rows of a tensor that causes transform, and choose a sample of the rows of large tensors.
+"""Define `Rows`, rows of a tensor in float64, to which causes apply changes; sample the rows of large tensors.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -111,7 +111,7 @@ class Rows:
 
 
 def rows_at(x: Stored, places: Any) -> Rows:
-    """Return the rows of x that `places` selects: a mask, a slice or an array of positions in x.ids."""
+    """Return some rows of x. `places` is a mask, a slice or an array of positions in x.ids."""
     ids, values = x.ids[places], wide(x.values[places])
     rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:

@@ -26,7 +26,7 @@ class Recorder:
     folder : str or path
         The folder for the files; the folder is made if it does not exist.
     every : int
-        Record step 1 and each step whose number is a multiple of this. Other steps are counted but not written.
+        Record step 1 and each step whose number is a multiple of `every`. Other steps are counted but not written.
     overwrite : bool
         If True, delete the steps that the folder already contains. If False, raise ValueError if the folder contains
         steps.

@@ -70,7 +70,7 @@ class Parity(Reported):
         One verdict for each compared step. The last verdict is of the last compared step, within which the comparison
         may have stopped.
     same_bits : int
-        The number of steps, counted from the first, in which all values that both sides have agree to the bit.
+        The number of steps, counted from the first, in which all values that exist on both sides have the same bits.
     names : (str, str)
         The names of the sides.
     pairs : dict of str to str
@@ -138,7 +138,7 @@ def parity(
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
         The optimizer of the tables, or a dict from tensors' names to optimizers. `parity` uses the optimizer to explain
-        steps. By default, the recordings name the optimizer.
+        steps. By default, `parity` reads the optimizers from the recordings.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     ignore : sequence of str

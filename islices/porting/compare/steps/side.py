@@ -26,7 +26,7 @@ class TableStep:
     """The step of one table: the table before and after the step, the applied gradient, the optimizer's state before
     and after, and the optimizer.
 
-    A state maps the names that `islices.optim` uses to arrays, and "step" to the number of earlier steps. Without a
+    The keys of a state are the array names of `islices.optim`, and "step" for the number of earlier steps. Without a
     state, the step counts as the first step. `optimizer` is the description of the step's optimizer: "name",
     "semantics", "rows" and numbers. A description without numbers serves to choose between formulas that make the same
     step. {"class": name} describes a class that `islices.optim` does not have.
