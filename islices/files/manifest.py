@@ -121,7 +121,9 @@ class Contents:
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the caller's metadata, or {} for None; raise TypeError or ValueError for metadata that no file can store.
+    """Return the caller's metadata, or {} for None.
+
+    Raise TypeError or ValueError for metadata that no file can store.
     """
     if metadata is None:
         return {}

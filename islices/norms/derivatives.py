@@ -147,8 +147,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return `upstream` divided by the number of elements with the largest absolute value, for the norm of order inf.
-    """
+    """Return `upstream` divided by the number of elements with the largest absolute value (for order inf)."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x), B.abs(x))
