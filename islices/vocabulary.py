@@ -41,7 +41,7 @@ class RowMap:
         For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
-        The number of rows of the old table; `renumber` reads it from the table.
+        The number of rows of the old table; `renumber` reads this number from the table.
 
     Attributes
     ----------

@@ -91,9 +91,9 @@ class Arrays(Part):
         legal.
 
         Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
-        on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does
-        ``raise self.lacks("astype", "it has no float64")``. Then the host computes norms and clips by norm if
-        `host_view` returns a view; in mode framework they are unsupported.
+        on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise
+        self.lacks("astype", "it has no float64")``. Without float64, the host computes norms and clips by norm if
+        `host_view` returns a view; in mode framework both are unsupported.
         """
         return contextlib.nullcontext()
 

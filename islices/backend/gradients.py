@@ -17,11 +17,11 @@ from islices.backend.contract import Array, optional
 class Source(NamedTuple):
     """The source of a table's rows: the table's weights, and the recorder of a differentiation, if there is one.
 
-    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method ``lookup(weights, ids, extras,
-    static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out of range, and
-    gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's
-    `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static, read)``
-    does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
+    A recorder is an object of the adapter that `Backend.differentiate` makes. The recorder's method ``lookup(weights,
+    ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out
+    of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the
+    result's `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static,
+    read)`` does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
     ``operand(weights)`` returns the weights as an array that is differentiated. A product with that array becomes a
     `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect outside of a differentiation,
     as in JAX, the adapter may give one to every traced table. The recorder's attribute ``everywhere`` is then True.
@@ -104,7 +104,7 @@ class TapeRecorder:
     """A base class of recorders for a framework with a tape. A recorder stores the lookups in one table during a
     differentiation.
 
-    A subclass overrides `bags`. That method appends (rows that the tape watches, ids, extras, static) to ``found``.
+    A subclass overrides `bags`. `bags` appends (rows that the tape watches, ids, extras, static) to ``found``.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -181,19 +181,19 @@ class Gradients(Arrays):
         `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
         a recorder of this differentiation. `gradients` has a dense array for each variable (zeros if the loss does not
         depend on the variable). `lookups` has, for each source, a `LookedUp` per lookup, in order. No table-sized array
-        is allocated: the framework differentiates with respect to the rows that the recorder returned. A source may
-        already have a recorder of an outer differentiation. Then the outer recorder reads the rows, so that second
-        derivatives are right, or the method raises NotImplementedError. A recorder used where its gradient would be
-        wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
+        is allocated: the framework differentiates with respect to the rows that the recorder returned. If a source
+        already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
+        right. The method raises NotImplementedError if the framework cannot do this. A recorder used where its gradient
+        would be wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
         floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
         returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
         gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
-        and of one array of zeros for each lookup. That function is the traced one, with the zeros added to the rows.
-        The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results of
-        that function: no other value that `fn` makes may leave the trace.
+        and of one array of zeros for each lookup. The differentiated function is the traced one, with the zeros added
+        to the rows. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary
+        results of that function: no other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 

@@ -235,8 +235,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``. In that case values are floats,
-        each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``. If ``least`` is given, values are
+        floats, each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
         """
         raise NotImplementedError
 
@@ -283,8 +283,8 @@ class RowPrimitives(Arrays):
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if it is as fast to
-        read the rows, add, and set the rows.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if reading, adding
+        and setting the rows is as fast.
         """
         return None
 
@@ -375,7 +375,6 @@ class RowPrimitives(Arrays):
 
     @optional("`sum_rows` and `scatter_rows` do it")
     def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
-        """Return a dense array of this shape. Its rows contain the sums of `sum_rows`, and zeros where there is no
-        sum."""
+        """Return a dense array of this shape. Rows contain the sums of `sum_rows`, or zeros where there is no sum."""
         sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
         return self.scatter_rows(sums, ids, shape)

@@ -43,7 +43,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if all arrays are NumPy arrays whose memory belongs to different arrays. This is the usual case."""
+    """Return True in the usual case: all arrays are NumPy arrays, and their memory belongs to separate arrays."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:

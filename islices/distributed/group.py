@@ -80,7 +80,7 @@ class Group(abc.ABC):
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
     sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If the engine has a faster gather
-    than the default one, the adapter also implements `_all_gather`. Both may raise any error of the engine;
+    than the default one, the adapter also implements `_all_gather`. Both methods may raise any error of the engine;
     `_failure_of` translates the error.
 
     Parameters
@@ -222,8 +222,8 @@ class Group(abc.ABC):
     def to_the_end(self, call: str) -> Iterator[None]:
         """Return a context for collectives that all ranks have agreed to run.
 
-        An error within the context breaks the group, because the other ranks still wait for the rest of the call. They
-        would treat this rank's next message as part of that call.
+        An error within the context breaks the group, because the other ranks still wait for the rest of the call. Those
+        ranks would treat this rank's next message as part of the same call.
 
         Parameters
         ----------

@@ -3,12 +3,12 @@
 If compiled kernels run on every rank, each rank sends the exact sum of its terms, which is a kilobyte. Every rank adds
 these sums.
 
-Otherwise the terms of a norm are cut into parts at certain bits. The largest term and the number of terms determine
-these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first, the ranks
-exchange their largest term and their number of terms. In the second, each rank sends the sums of its terms' parts. All
-of these sums are exact except the last and smallest. So the result does not depend on the number of ranks, or on which
-rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more collective. All ranks
-see the same numbers, so all ranks make the same collectives. SPEC clause 25.
+Without kernels on every rank, the terms of a norm are cut into parts at certain bits. The largest term and the number
+of terms determine these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In
+the first, the ranks exchange their largest term and their number of terms. In the second, each rank sends the sums of
+its terms' parts. All of these sums are exact except the last and smallest. So the result does not depend on the number
+of ranks, or on which rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more
+collective. All ranks see the same numbers, so all ranks make the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations

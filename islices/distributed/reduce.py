@@ -8,7 +8,7 @@ ranges
     The rows are cut into one contiguous range per rank, all of about the same size. Each rank receives all ranks' rows
     of its range, sums them, and sends the sums to every rank.
 
-Both add contributions in the order of ranks, so both have the same bits. The module `strategy` chooses one.
+Both strategies add contributions in the order of ranks, so both give the same bits. The module `strategy` chooses one.
 
 Within a program (a mapped axis of JAX, a replica context of TensorFlow) values cannot be read, so messages depend only
 on shapes, and invalid values raise no error. Programs gather slices, because the lengths of ranges would depend on the

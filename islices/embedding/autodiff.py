@@ -60,9 +60,9 @@ def value_and_grad(
         A function, written with the framework's operations, that returns a loss of one number. The function reads
         tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
     argnums : int or sequence of int
-        The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
-        them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
-        other tables and arrays that fn uses are constants.
+        The positions of the arguments to differentiate. Each argument is a `Table`, a float array, or a list, tuple or
+        dict of them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient.
+        All other tables and arrays that fn uses are constants.
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
@@ -74,7 +74,7 @@ def value_and_grad(
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
         apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
         embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
-        Other arrays get the framework's gradients. By default no array gets `IndexedSlices`.
+        Arrays that are not marked get the framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
@@ -86,7 +86,7 @@ def value_and_grad(
         before the last. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
-        the batch, and once on each of the two samples. So this call costs about three calls and draws more random
+        the batch, and once on each of the two samples. A checked call costs about three calls and draws more random
         numbers. The check finds gradients that reach the rows of other samples, and losses that change when fn gets the
         sample without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch.
         Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not

@@ -1,12 +1,12 @@
 """The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
-The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So both
-have the same bits on every framework, and run on the host unless an enclosing gradient is being recorded. SPEC clause
-19.
+The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
+value and the gradient have the same bits on every framework, and run on the host unless an enclosing gradient is being
+recorded. SPEC clause 19.
 
 Members that do not count (padding, masked, absent, out of range under a trace) stay in their slots, with zeros as
-values, or -inf for "max". Such values change no result, shapes stay static, and the gradient has one slice per
-occurrence.
+values, or -inf for "max". Members that do not count change no result, shapes stay static, and the gradient has one
+slice per occurrence.
 """
 
 from __future__ import annotations

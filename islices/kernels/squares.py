@@ -7,9 +7,9 @@ kernel adds the integers to *bins*, one for each power of two of a block, and `i
 bins.
 
 A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
-the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If so,
-`islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`, this
-folder.
+the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If dropped
+bits can change the result, `islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause
+7. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None means that
         this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
-        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. Such a leaf
+        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf
         counts once.
 
     Returns

@@ -130,7 +130,7 @@ def adaptive_grad_clip(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     params : Table or dense array for each leaf of x, in the same structure
-        Each has the framework and the shape of the leaf.
+        Each table or array has the framework and the shape of its leaf.
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float

@@ -60,8 +60,8 @@ class Formula:
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework processes duplicates one by one. Then g is the sum of the duplicates, and q the sum of the
-        squares of the duplicates.
+        True if the framework processes duplicates one by one. In raw formulas g is the sum of the duplicates, and q the
+        sum of the squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
     limits : mapping of str to Accepted

@@ -4,8 +4,8 @@ A movement is the change of an element by a step. The allowance limits the dista
 an element. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus
 the rounding of the table, plus 2 r R, plus the distance of the element before the step. Here r is the relative distance
 between the two sides' inputs of that element's step, which are gradients and states. If a gradient has cancelled, r is
-near 1. There, Adagrad and Adam take full steps in the direction of a rounding error, and the allowance 2 R accepts any
-two movements.
+near 1. At such elements Adagrad and Adam take full steps in the direction of a rounding error. Two such steps differ by
+at most 2 R, which is within the allowance.
 
 `Past` stores the contribution of earlier steps to the allowance.
 

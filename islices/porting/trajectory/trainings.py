@@ -34,7 +34,7 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain. All positions before it agree.
+        The first position that rounding does not explain. All earlier positions agree.
     tensor : str
         The tensor that exceeds its allowance most.
     apart, allowed : float
