@@ -233,9 +233,9 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
     """Return the group of the only engine that connects several processes.
 
-    If several engines do, return the group of the framework's engine, or raise ValueError if that engine connects none.
-    If no engine does, return the group of the framework's engine, which raises an error with instructions unless the
-    engine has been started. None for the framework means NumPy. SPEC clause 25.
+    If several engines do, return the group of the framework's engine. Raise ValueError if `framework` is None, or if
+    the framework's engine connects none. If no engine does, return the group of the framework's engine (None means
+    NumPy). That engine raises an error with instructions unless the engine has been started. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:

@@ -115,7 +115,7 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Return the first row of each part except the first part.
+    """Return the number of the first row of each part, except the first part.
 
     All parts get about the same number of the ranks' rows. `samples` are the ranks' results of `sample`, and `counts`
     the ranks' numbers of rows.

@@ -28,8 +28,8 @@ class Recorder:
     every : int
         Record step 1 and each step whose number is a multiple of `every`. Other steps are counted but not written.
     overwrite : bool
-        If True, delete the steps that the folder already contains. If False, raise ValueError if the folder contains
-        steps.
+        True deletes the steps that the folder already contains. With False, a folder that contains steps raises
+        ValueError.
     metadata : mapping of str to str, optional
         Further texts to write into each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
         ``batch_size`` and ``tokens``.
