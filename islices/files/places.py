@@ -96,8 +96,9 @@ def remove(path: str) -> None:
 
 
 def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> None:
-    """Remove the chosen files to which no one has written for `ABANDONED` seconds. `now` is the time by the clock of
-    the folder's file system."""
+    """Remove the chosen files to which no one has written for `ABANDONED` seconds. `now` is the current time of the
+    folder's file system.
+    """
     with contextlib.suppress(OSError):  # the folder may be writable, but not readable
         for name in filter(chosen, os.listdir(folder)):
             path = os.path.join(folder, name)

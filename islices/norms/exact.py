@@ -285,7 +285,7 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the rounded sum of the parts, and the other float64 that may be right minus `total`.
+    """Return (total, off); the exact sum of the parts rounds to `total` or to total + off.
 
     `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
     """

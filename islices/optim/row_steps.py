@@ -316,8 +316,7 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Array], list[Array]]:
-    """Return masks of the whole part's binary digits, lowest first, and masks of the fraction's digits, highest first.
-    """
+    """Return masks of the whole part's binary digits, lowest first, and of the fraction's digits, highest first."""
     powers = [one]
     for _ in range(WHOLE - 1):
         powers.append(powers[-1] + powers[-1])
