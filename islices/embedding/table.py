@@ -32,7 +32,7 @@ class Table:
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is not a float array, is 0-d, or has no row padding_idx. SPEC clause 12.
+        weights is not a float array or is 0-d, or padding_idx is not a row of weights. SPEC clause 12.
 
     Notes
     -----

@@ -258,8 +258,8 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """Return two dicts whose keys are the first lines of a file's functions. The values of the first dict are the
-    functions' parts, and those of the second are the bytes of their code.
+    """Return two dicts, whose keys are the numbers of the lines at which a file's functions start. The values of the
+    first dict are the functions' parts, and those of the second are the bytes of their code.
 
     The parts are None for functions that this module does not inline.
     """
