@@ -44,14 +44,14 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand of `islices`. Another package's entry point with the subcommand's name refers to an instance.
+    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance.
 
     Attributes
     ----------
     help : str
         A one-line description, which `islices --help` shows next to the name.
     arguments : callable of argparse.ArgumentParser
-        Adds the subcommand's arguments, and the epilog of its help.
+        Adds the subcommand's arguments, and the epilog of the help text, to the parser.
     run : callable of argparse.Namespace -> int
         Runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
 
@@ -137,8 +137,10 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too. A handler that was set
-    before stays."""
+    """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too.
+
+    A handler that the program has set stays.
+    """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -157,7 +159,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilogue to the terminal.
 
     If an indented line has two columns with at least two spaces between them, the wrapped lines begin in the second
-    column. A line of the text that begins in this column continues the line above.
+    column. A text line that begins in this column continues the line above.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -240,8 +242,7 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends. If a backend is broken, list the backend's error and return the exit code
-    3."""
+    """Load and list all installed backends. If one is broken, list the error and return the exit code 3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)
@@ -291,8 +292,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """Send all text for stderr to the null device inside the context, because C++ libraries write text while they
-    load."""
+    """Send stderr to the null device inside the context, because C++ libraries write to it while they load."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

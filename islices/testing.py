@@ -15,10 +15,10 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
-        a and b may belong to the same framework or to different frameworks. Sparse gradients are equal if they stand
-        for the same dense array: order and duplicates of slices do not matter.
+        a and b may belong to different frameworks. Sparse gradients are equal if they stand for the same dense array:
+        order and duplicates of slices do not matter.
     **context
-        Arguments with which `islices.diff` names the cause of a difference: ``before=``, ``max_norm=``,
+        Arguments of `islices.diff` that help to find the cause of a difference: ``before=``, ``max_norm=``,
         ``padding_idx=``.
 
     Raises
@@ -28,7 +28,7 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
 
     Notes
     -----
-    There are two exceptions: NaN equals any NaN, and -0 equals +0. See SPEC clause 22.
+    NaN equals any NaN, and -0 equals +0. SPEC clause 22.
 
     Examples
     --------

@@ -41,7 +41,7 @@ class RowMap:
         For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
-        The number of rows of the old table; `renumber` reads it from the table.
+        The number of rows of the old table; `renumber` reads this number from the table.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Values are not integers, an old row occurs twice, or an old row is out of range.
+        A value is not an integer, an old row occurs twice, or an old row is out of range.
 
     Notes
     -----
@@ -140,8 +140,8 @@ class RowMap:
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row for ids of dropped rows, such as the row of an unknown token. By default, ids of dropped rows
-            raise.
+            The new row for ids of dropped rows, such as the row of an unknown token. By default, such ids raise
+            IndexError.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class RowMap:
         IndexError
             An id or missing is out of range, or an id's row is dropped and missing is not given.
         TypeError
-            Values are not ids, missing is not an int, or ids are traced. In traced code read the new ids from the
+            ids are not integers, missing is not an int, or ids are traced. In traced code read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples
@@ -295,8 +295,10 @@ def renumber(
 
 
 def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
-    """Return the names that match one of the patterns, or all names for None; raise ValueError for a pattern without a
-    match."""
+    """Return the names that match one of the patterns; for None return all names.
+
+    Raise ValueError for a pattern that matches no name.
+    """
     if patterns is None:
         return names
     wanted = [patterns] if isinstance(patterns, str) else patterns
@@ -331,8 +333,10 @@ class _Leaf(NamedTuple):
             )
 
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
-        """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits). The rows are None for
-        slices."""
+        """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits).
+
+        For slices the second item is None.
+        """
         if self.slices is not None:
             s = _slices(self.slices, m)
             return (s if isinstance(self.given, IndexedSlices) else to_native(s, like=self.given)), None
@@ -378,9 +382,9 @@ def _leaf(x: Any, argument: str) -> _Leaf:
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """Return a copy of a number, because states whose arrays change in place must count their steps separately.
+    """Return a copy of a number of a state. A traced number is returned unchanged.
 
-    A traced number is returned unchanged.
+    Without the copy, two states whose arrays change in place would share one step count.
     """
     if B.is_traced(x):
         return x
@@ -391,7 +395,7 @@ def _copied(B: Backend, x: Array) -> Array:
 
 # ---------------------------------------------------------------------- rows
 def _mean(rows: Host, padding: int | None) -> Host:
-    """Return the mean row in float64, summed in order without the padding row."""
+    """Return the mean row in float64, without the padding row; the rows are added in order."""
     kept = rows if padding is None else np.delete(rows, padding, axis=0)
     wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
     total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)

@@ -1,15 +1,15 @@
 """The contract of an adapter: its primitives and their requirements.
 
-Everything in the library is written once, on top of the primitives. An adapter gives a framework's arrays the names
-below; the core never imports a framework, and has no code for a particular framework. `Backend` consists of parts, one
-module per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of an adapter
-needs only this folder. May import: `islices.backend`.
+Everything in the library is written once, on top of the primitives. An adapter implements the methods of `Backend` for
+a framework's arrays; the core never imports a framework, and has no code for a particular framework. `Backend` consists
+of parts, one module per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of
+an adapter needs only this folder. May import: `islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
-    and unary minus on them. Division, square root and comparison are primitives, since frameworks do not agree on them.
-    A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays
-    only, since a compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32",
+    and unary minus on them. Division, square root and comparison are primitives, since their results differ between
+    frameworks. A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses
+    arrays only, since a compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32",
     "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the
     result is on the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method
     under ``@optional``; the mark describes the consequence.
@@ -119,7 +119,7 @@ PROTOCOL = 3
 
 
 class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
-    """The adapter of one framework. Subclass it, fill in the primitives, and register the module.
+    """The adapter of one framework. Subclass this class, implement the primitives, and register the module.
 
     Attributes
     ----------

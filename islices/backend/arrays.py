@@ -37,7 +37,7 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        """Return the NumPy name of x's dtype, for any dtype of the framework, also one that islices does not accept."""
+        """Return the NumPy name of x's dtype, for any dtype of the framework, even one that islices does not accept."""
         raise self._missing("dtype")
 
     @optional("`x.shape` has it")
@@ -87,12 +87,13 @@ class Arrays(Part):
     # ------------------------------------------------------------------ where the arithmetic runs
     @optional("the primitives need no context")
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the methods below run: 64-bit types are on, and arrays of size zero are legal.
+        """Return a context for calls of primitives. In the context 64-bit types are on, and arrays of size zero are
+        legal.
 
         Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
-        on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does
-        ``raise self.lacks("astype", "it has no float64")``. Then the host computes norms and clips by norm if
-        `host_view` returns a view; in mode framework they are unsupported.
+        on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise
+        self.lacks("astype", "it has no float64")``. Without float64, the host computes norms and clips by norm if
+        `host_view` returns a view; in mode framework both are unsupported.
         """
         return contextlib.nullcontext()
 
@@ -136,8 +137,8 @@ class Arrays(Part):
         if the incoming gradient is infinite or NaN. A framework that multiplies by the mask would give NaN, and needs
         `where` with a custom gradient.
 
-        The core passes arguments at which the derivative of the other branch is finite. In most frameworks zero times
-        an infinite derivative, such as that of sqrt at 0, gives NaN behind `where`.
+        The core passes arguments at which the derivative of the other branch is finite. Most frameworks multiply an
+        infinite derivative, such as that of sqrt at 0, by zero, which gives NaN in spite of `where`.
         """
         raise NotImplementedError
 
@@ -205,17 +206,16 @@ class Arrays(Part):
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """Return the sum of each row of x (k, m), shape (k,). x is float32 or float64, and so are the sums; they may be
-        added in any order.
+        """Return the sum of each row of x (k, m), shape (k,), in the dtype of x, which is float32 or float64.
 
-        A sum is 0 if m is 0.
+        The elements may be added in any order. A sum is 0 if m is 0.
         """
         raise NotImplementedError
 
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
     def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
-        """Repeat ``state = body(*state)`` while ``condition(*state)`` is a mask with any True, and return the last
+        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` contains True, and return the last
         state.
 
         Override this method if values are unknown in traced code.

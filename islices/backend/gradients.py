@@ -15,14 +15,13 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """The source of a table's rows: the table's weights, and the recorder of the differentiation that the table is part
-    of.
+    """The source of a table's rows: the table's weights, and the recorder of a differentiation, if there is one.
 
-    A recorder is an object of the adapter that `Backend.differentiate` makes. Its method ``lookup(weights, ids, extras,
-    static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out of range, and
-    gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's
-    `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static, read)``
-    does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
+    A recorder is an object of the adapter that `Backend.differentiate` makes. The recorder's method ``lookup(weights,
+    ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out
+    of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the
+    result's `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static,
+    read)`` does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
     ``operand(weights)`` returns the weights as an array that is differentiated. A product with that array becomes a
     `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect outside of a differentiation,
     as in JAX, the adapter may give one to every traced table. The recorder's attribute ``everywhere`` is then True.
@@ -34,8 +33,10 @@ class Source(NamedTuple):
 
     @property
     def watched(self) -> bool:
-        """Return True if the table has a recorder of a differentiation. A recorder that every traced table has does not
-        count."""
+        """Return True if the table has a recorder of a differentiation.
+
+        A recorder that the adapter gives to every traced table does not count.
+        """
         return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
@@ -89,7 +90,7 @@ class WholeUse(NamedTuple):
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight whose gradient cannot be split by sample."""
+    """A use of a captured weight through which the gradient cannot be split by sample."""
 
     layer: str
     subject: str
@@ -103,7 +104,7 @@ class TapeRecorder:
     """A base class of recorders for a framework with a tape. A recorder stores the lookups in one table during a
     differentiation.
 
-    A subclass overrides `bags`. That method appends (rows that the tape watches, ids, extras, static) to ``found``.
+    A subclass overrides `bags`. `bags` appends (rows that the tape watches, ids, extras, static) to ``found``.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -146,7 +147,7 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
     def stop_gradient(self, x: Array) -> Array:
-        """Return x as an array that differentiation treats as a constant; both share memory."""
+        """Return x as an array that differentiation treats as a constant. The result shares memory with x."""
         return x
 
     @optional("no gradient is recorded")
@@ -160,11 +161,11 @@ class Gradients(Arrays):
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        """Return `value` as a function of the arrays that has `backward` as its gradient. The value was computed from
-        the arrays as constants.
+        """Return `value` as a function of the arrays that has `backward` as its gradient.
 
-        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
-        this method if the framework has forward-mode derivatives.
+        The value was computed from the arrays as constants. ``backward(value, arrays, upstream)`` consists of
+        differentiable operations and is linear in upstream. Override this method if the framework has forward-mode
+        derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -180,19 +181,19 @@ class Gradients(Arrays):
         `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
         a recorder of this differentiation. `gradients` has a dense array for each variable (zeros if the loss does not
         depend on the variable). `lookups` has, for each source, a `LookedUp` per lookup, in order. No table-sized array
-        is allocated: the framework differentiates with respect to the rows that the recorder returned. A source may
-        already have a recorder of an outer differentiation. Then the outer recorder reads the rows, so that second
-        derivatives are right, or the method raises NotImplementedError. A recorder used where its gradient would be
-        wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
+        is allocated: the framework differentiates with respect to the rows that the recorder returned. If a source
+        already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
+        right. The method raises NotImplementedError if the framework cannot do this. A recorder used where its gradient
+        would be wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
         floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
         returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
         gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
-        and of one array of zeros for each lookup. That function is the traced one, with the zeros added to the rows.
-        The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results of
-        that function: no other value that `fn` makes may leave the trace.
+        and of one array of zeros for each lookup. The differentiated function is the traced one, with the zeros added
+        to the rows. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary
+        results of that function: no other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
@@ -215,17 +216,19 @@ class Gradients(Arrays):
 
     @optional("no per-sample gradients of dense variables")
     def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
-        """Return for each variable the gradients (B, *shape) of the loss of each of B samples, computed with the
-        framework's vmap.
+        """Return, for each variable, an array (B, *shape) with the gradient of the loss of each of B samples.
 
-        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).
+        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,). The framework's vmap
+        computes the gradients.
         """
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
     @optional("fn as it is")
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `fn` in the form in which the framework runs users' code: rewritten, if a compiler such as autograph
-        rewrites Python."""
+        """Return `fn` in the form in which the framework runs users' code.
+
+        The form is new source code if a compiler such as autograph rewrites Python, else `fn` itself.
+        """
         return fn
 
     @optional("there is no such container")
@@ -248,7 +251,7 @@ class Gradients(Arrays):
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, also after an exception; weights and results do not change.
+        The model is restored when the context ends, even after an exception; weights and results do not change.
         TypeError names a layer that cannot be hooked, and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")

@@ -77,10 +77,10 @@ class Memory(Arrays):
 
     @optional("the methods that it names do it")
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        """Return `dtype`, `shape`, `is_traced` and `host_view` of each array.
+        """Return a `Look`: the results of `dtype`, `shape`, `is_traced` and `host_view` for each array.
 
-        If `views` is False there are no views, because a view may have to wait until its array is computed. Override
-        this method only with a faster implementation, because every call of the library starts with `look`.
+        If `views` is False, the result has no views, because a view may have to wait until its array is computed. Every
+        call of the library starts with `look`, so override this method if you have a faster implementation.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []
@@ -109,17 +109,16 @@ class Memory(Arrays):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two are equal if x is empty. The core compares the addresses of arrays that change in place or may be
-        donated. Other numbers are allowed if two references to the same array have the same numbers. Return None if
-        nothing is known; the core then compares object identities.
+        The two addresses are equal if x is empty. The core compares the addresses of arrays that change in place or may
+        be donated. Numbers that are not addresses are allowed too, if two references to the same array have the same
+        numbers. Return None if nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
 
     @optional("`writable` opens them")
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        """Return the result of `look` for arrays to be written, with views that may be written through after
-        `mark_written`.
+        """Return the `Look` at arrays that the host will write. The core writes through the views after `mark_written`.
 
         Return None if an array is not concrete or does not change in place. Also return None if the memory of an array
         is not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and
@@ -133,14 +132,15 @@ class Memory(Arrays):
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:
-        """Return a view, for `writable`, of a concrete array that changes in place, or None if the memory is not
-        writable."""
+        """Return a writable view of a concrete array that changes in place, or None if the memory is not writable.
+
+        `writable` calls this method.
+        """
         return None
 
     @optional("`writable_view` of each array does it")
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
-        """Return (views, results) for concrete arrays that the host will write to, or None if the memory is not
-        writable.
+        """Return (views, results) for concrete arrays that the host will write, or None if memory is not writable.
 
         The views have the arrays' values, bfloat16 as uint16, and the arrays' strides. The core writes through the
         views and drops them before anyone reads the results. The results have the written values. For an array that

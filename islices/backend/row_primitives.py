@@ -18,7 +18,7 @@ from islices.backend.memory import Look
 class NativeParts(NamedTuple):
     """The parts of a framework's sparse object. The framework computes nothing to extract the parts.
 
-    `Backend.from_native` returns an instance; the core checks it by SPEC clauses 1 and 2.
+    `Backend.from_native` returns an instance; the core checks the instance as SPEC clauses 1 and 2 require.
 
     Parameters
     ----------
@@ -224,8 +224,8 @@ class RowPrimitives(Arrays):
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         """Return out[s] = the sum of values[k] over segments[k] == s, added left to right in order of k.
 
-        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. `count` is only
-        None if traced shapes are dynamic.
+        The shape is (count, *row_shape). The dtype is that of values: float32, float64 or an integer. `count` is None
+        only if traced shapes are dynamic.
         """
         raise NotImplementedError
 
@@ -235,8 +235,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``; values are then floats that are
-        NaN or at least ``least``, and no -inf occurs. No gradient is needed.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least``. If ``least`` is given, values are
+        floats, each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
         """
         raise NotImplementedError
 
@@ -283,8 +283,8 @@ class RowPrimitives(Arrays):
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if it is as fast to
-        read the rows, add, and set the rows.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if reading, adding
+        and setting the rows is as fast.
         """
         return None
 
@@ -353,8 +353,11 @@ class RowPrimitives(Arrays):
 
     @optional("`unique` and `segment_sum` do it")
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (sums, ids): the distinct indices, in ascending order, and the sum of the values of each distinct
-        index. Override this method if one pass can compute both."""
+        """Return (sums, ids): the sum of the values of each distinct index, and the distinct indices in ascending
+        order.
+
+        Override this method if one pass can compute both.
+        """
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
 
@@ -372,7 +375,6 @@ class RowPrimitives(Arrays):
 
     @optional("`sum_rows` and `scatter_rows` do it")
     def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
-        """Return a dense array of this shape. Its rows contain the sums of `sum_rows`, and zeros where there is no
-        sum."""
+        """Return a dense array of this shape. Rows contain the sums of `sum_rows`, or zeros where there is no sum."""
         sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
         return self.scatter_rows(sums, ids, shape)

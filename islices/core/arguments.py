@@ -23,10 +23,10 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def show(x: object) -> str:
-    """Return a text for error messages: the shortened repr of a plain object, else the name of the object's type.
+    """Return a text for error messages: the shortened repr of a plain object, or the type's name of any other object.
 
-    Plain objects are numbers, strings, bytes, None, and lists and tuples of these.
-    The repr of a framework's tensor could end the process, for example if a torch tensor's storage was resized.
+    Plain objects are numbers, strings, bytes, None, and lists and tuples of these. The repr of a framework's tensor
+    could crash the process, for example after a resize of a torch tensor's storage.
     """
     kind = type(x).__name__
     if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
 
 
 def check_flag(x: object, argument: str) -> bool:
-    """Return a bool of Python or NumPy as a bool; raise TypeError for any other object."""
+    """Return x as a Python bool if x is a bool of Python or NumPy; raise TypeError for any other object."""
     if type(x) is bool or type(x) is np.bool_:
         return bool(x)
     raise TypeError(f"{argument}: got {show(x)}; accepted is a bool")

@@ -1,7 +1,8 @@
 """Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
-`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three.
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three
+functions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        Only the dimension of rows may be sparse. islices checks the object before the framework computes with it.
+        Only the first dimension, the rows, may be sparse. islices checks the object before the framework computes with
+        it.
     dense_shape : sequence of int, optional
         A shape that replaces the object's shape, for example for a tf.IndexedSlices whose dense_shape is None.
     validate : bool
@@ -53,7 +55,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Raises
     ------
     TypeError
-        x is dense (use `from_dense`), islices does not know its framework, or a dtype is not supported.
+        x is dense (use `from_dense`), the framework of x is not supported, or a dtype is not supported.
     ValueError, IndexError
         x is not row-sparse, the indices of x do not fit the shape, or x claims to be coalesced but is not. SPEC
         clauses 1 and 2.
@@ -103,7 +105,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        The result has the type details of this object, such as the dtype of TensorFlow's dense_shape.
+        The result has the same type details as this object, such as the dtype of TensorFlow's dense_shape.
 
     Returns
     -------
@@ -167,9 +169,9 @@ def _no_leaf(x: Any, argument: str) -> TypeError:
 
 
 def accept(x: Any, argument: str = "x") -> Any:
-    """Return a user's leaf as an IndexedSlices or as the same dense array, or raise TypeError for any other object.
+    """Return a sparse gradient as an IndexedSlices, or a dense array unchanged; raise TypeError for any other object.
 
-    A sparse object that is not valid raises the errors of `from_native`. `restored` converts results back.
+    An invalid sparse object raises the errors of `from_native`. `restored` converts results back to the user's type.
     """
     if isinstance(x, IndexedSlices):
         return x
@@ -222,7 +224,7 @@ def map_accepted(
 def coalesce_slices(s: Any) -> Any:
     """Return slices with duplicates summed and with strictly ascending indices. Only traced slices keep padding.
 
-    Return s itself if s is a dense array, or is already coalesced and has no padding or is traced.
+    Return s itself if s is a dense array, or if s is already coalesced and either traced or without padding.
     """
     if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
@@ -319,9 +321,10 @@ def nonzero_rows(x: Host) -> Host:
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """Return indices as an array of the backend, after checks: 1-D integers and, unless traced, in range and distinct.
+    """Return indices as an array of the backend, after checks. A NumPy array of integers is converted.
 
-    A NumPy array of integers is converted.
+    Raise TypeError unless indices are 1-D integers. Unless they are traced, raise IndexError for an index out of range,
+    and ValueError for a duplicate.
     """
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
@@ -430,7 +433,7 @@ def leaves(tree: Any) -> list[Any]:
     Raises
     ------
     TypeError
-        The structure holds something else: a generator, a dataclass, a string.
+        The structure contains another object, such as a generator, a dataclass or a string.
 
     Notes
     -----
@@ -463,7 +466,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Raises
     ------
     TypeError
-        fn is not callable, or the structure holds something else: a generator, a dataclass, a string.
+        fn is not callable, or the structure contains another object, such as a generator, a dataclass or a string.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Internal classes of values and indices that are computed on first read.
 
 Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a `Deferred` part calls `read`.
-Operations can avoid this computation: they get the stored data from `native_look` or `islices.core.slots.slots_in`.
+Operations that do not need the computed arrays get the stored data from `native_look` or `islices.core.slots.slots_in`.
 May import: `islices.backend`.
 """
 
@@ -25,7 +25,9 @@ class Deferred:
         raise NotImplementedError
 
     def held(self, owner: Any, part: int) -> Array:
-        """Return an array with the dtype and the device of the part. A subclass may avoid the computation of `read`."""
+        """Return an array with the dtype and the device of the part. A subclass may return a stored array without
+        computing.
+        """
         return self.read(owner, part)
 
 

@@ -293,11 +293,11 @@ def _places(order: Host, starts: Host) -> Host:
 
 
 def _fold(values: Host, order: Host, starts: Host) -> Host:
-    """Return the sum of each group's rows of values, added left to right (clause 3).
+    """Return the sum of each group's rows of values, added left to right (SPEC clause 3).
 
-    For many values and no kernel, layer k adds the k-th occurrence of every row with at least k occurrences, in
-    vectorised additions. The few rows with very many occurrences are finished one by one. In both cases values are
-    gathered piece by piece into a buffer that stays in the caches.
+    Without a kernel and for many values, layer k adds the k-th occurrence of every row that occurs at least k times, in
+    vectorised additions. The few rows with very many occurrences are finished one by one. In both cases the function
+    copies values piece by piece into a buffer that stays in the processor's caches.
     """
     compiled = kernels.active(values.size)
     if compiled:

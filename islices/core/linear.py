@@ -1,7 +1,7 @@
 """Linear operations: scale, divide, concatenate, add.
 
-Other modules use this module to round scalars (clause 18) and to multiply values by scalars. `join_arrays` and `_sum`
-are operations (see `islices.core.modes`). SPEC clause 6.
+Other modules use this module to round scalars (SPEC clause 18) and to multiply values by scalars. `join_arrays` and
+`_sum` are operations (see `islices.core.modes`). SPEC clause 6.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        The factor, first rounded to the values' dtype (float32 for 16-bit values). An integer gradient needs an
-        integer.
+        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients c
+        must be an integer.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
 
 
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
-    """Round a scalar argument as clause 18 requires.
+    """Round a scalar argument as SPEC clause 18 requires.
 
     Return a Python number that the values' dtype (float32 for 16-bit values) represents exactly. If c is traced or its
     gradient is recorded, return an array of that dtype with the shape of c, () or (1,). Raise TypeError or ValueError
@@ -184,7 +184,7 @@ def concat(xs: Sequence[T]) -> T:
     TypeError, ValueError
         xs is empty or contains a dense array, or frameworks, dtypes or shapes differ.
     IndexError
-        An index of a gradient with an unknown number of rows is out of the range of the others' rows.
+        An index of a gradient with an unknown number of rows is out of the range of the other gradients' rows.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def add(*xs: Any) -> Any:
     TypeError, ValueError
         Structures, frameworks, dtypes or shapes differ.
     IndexError
-        An index of a gradient with an unknown number of rows is out of the range of the others' rows.
+        An index of a gradient with an unknown number of rows is out of the range of the other gradients' rows.
 
     Notes
     -----

@@ -60,7 +60,9 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """Remove the threads that the child does not have from the holders. Without holders, restore the collector."""
+        """In a forked child, remove the threads that no longer exist from the holders. If none is left, restore the
+        collector.
+        """
         self.changing = threading.RLock()
         had = bool(self.holders)
         self.holders = [holder for holder in self.holders if holder == threading.get_ident()]
@@ -138,8 +140,8 @@ def hold_innermost(lock: Acquirable) -> None:
 def _before() -> None:
     """Acquire the locks of islices, in any order, without holding one while waiting for another.
 
-    So no other thread waits for this thread while this thread waits. Skip locks that are still busy after `PATIENCE`
-    seconds. Then acquire the innermost locks.
+    While this thread waits, it holds no lock, so it cannot be part of a deadlock. Skip locks that are still busy after
+    `PATIENCE` seconds. Then acquire the innermost locks.
     """
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE

@@ -2,9 +2,9 @@
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
 such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
-mode "framework", and for arrays without views (traced, outside CPU memory, gradient recorded), `run` passes the arrays'
-backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`) if kernels are on and
-support the arguments. NumPy arrays are on the host in both modes.
+mode "framework", and for arrays without views (traced, outside CPU memory, or with a recorded gradient), `run` passes
+the arrays' backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`) if
+kernels are on and support the arguments. NumPy arrays are on the host in both modes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if the value of any of the arrays is not known yet, because a trace is recording."""
+    """Return True if the value of any of the arrays is not known yet, because the code is being traced."""
     return any(map(backend.is_traced, arrays))
 
 
@@ -93,7 +93,7 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
 
 
 def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are on and compute on views of this total size, else None.
+    """Return `islices.kernels.operations` if kernels are on and worthwhile for views of this total size, else None.
 
     `views` are from `look_at`; None means that the host does not compute.
     """
@@ -115,7 +115,8 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it; it may cover more arrays after these.
+    `look` is the backend's `Look` at the arrays if the caller already has it; it may also describe further arrays after
+    these.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -156,7 +157,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Return the result of a primitive that the adapter lacks, computed on the host from copies or views of arrays.
+    """Compute on the host a primitive that the adapter lacks, from copies or views of the arrays.
 
     In mode "framework" raise NotImplementedError.
     """

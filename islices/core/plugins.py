@@ -17,7 +17,7 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 
 
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Return a dict from each name in a group to the entry points with this name. There should be one per name.
+    """Return a dict from each name in a group to the entry points with this name, usually one.
 
     Entry points of islices itself are left out. The function does not import the objects of the entry points.
     """

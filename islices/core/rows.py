@@ -46,7 +46,7 @@ def coalesce(x: T) -> T:
     Raises
     ------
     TypeError, ValueError, IndexError
-        A leaf is not a gradient, or its indices are not valid (clause 2).
+        A leaf is not a gradient, or its indices are not valid (SPEC clause 2).
 
     Notes
     -----
@@ -144,7 +144,7 @@ def _physical_memory() -> float:
 
 # ---------------------------------------------------------------------- selection
 def keep_rows(x: T, rows: Any) -> T:
-    """Return a gradient with the given rows only, to train part of a table.
+    """Return a gradient with only the given rows, to train part of a table.
 
     Parameters
     ----------
@@ -211,7 +211,9 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without the rows in `rows`, ascending row numbers. `rows` may contain most rows of the table."""
+    """Return slices without the rows in `rows`. `rows` contains ascending row numbers, perhaps of most rows of the
+    table.
+    """
     B, dtype = s.backend, s.backend.dtype(s.indices)
     known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # no index is larger
     if not len(known):

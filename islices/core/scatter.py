@@ -32,7 +32,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     Parameters
     ----------
     table : Table, or array of shape (rows, *row_shape)
-        A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
+        For example a tf.Variable, a torch Parameter, an NDArray, or an array of NumPy or JAX.
     x : sparse gradient
         A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
@@ -51,8 +51,8 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices do not fit, op is "div" for integers, or op is unknown. The table is
-        unchanged.
+        The frameworks, dtypes or shapes of table and x differ, an index is out of range, op is "div" for integers, or
+        op is unknown. The table is unchanged.
 
     Notes
     -----
@@ -216,7 +216,7 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
-    """Return the rows after applying each values[k], in order, to the row with the position place[k]."""
+    """Apply each values[k], in order, to rows[place[k]], and return the changed rows."""
     how, dtype, count = OPERATORS[op], B.dtype(rows), B.shape(rows)[0]
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
@@ -240,7 +240,9 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """Return -x, so that a minimum becomes a maximum. For integers return -x - 1, since -x of the least overflows."""
+    """Return -x, so that a minimum becomes a maximum; for integers return -x - 1, since the least integer has no
+    negative.
+    """
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 

@@ -16,5 +16,5 @@ def size_of(shape: tuple[int | None, ...]) -> int | None:
 
 
 def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Return True if two shapes have equally many dimensions, and agree in each dimension that both know."""
+    """Return True if two shapes have equally many dimensions, and are equal in each dimension that is known in both."""
     return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))

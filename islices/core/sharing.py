@@ -43,7 +43,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if all arrays are NumPy arrays whose memory belongs to different arrays. This is the usual case."""
+    """Return True in the usual case: all arrays are NumPy arrays, and their memory belongs to separate arrays."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -89,7 +89,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return True if two arrays with overlapping bounds have an element in common, or if this cannot be decided.
 
-    a and b are (backend, array).
+    `a` and `b` are pairs (backend, array).
     """
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:

@@ -38,7 +38,8 @@ class IndexedSlices:
         int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
         other array is stored unchanged.
     dense_shape : sequence of int
-        (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises.
+        (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises
+        ValueError.
     coalesced : bool
         True declares that indices are strictly ascending; the constructor checks this unless validate is False.
     padded : bool
@@ -49,7 +50,7 @@ class IndexedSlices:
     Raises
     ------
     TypeError
-        An argument is not an array, is not of the framework of values, or has a dtype that is not supported.
+        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -264,7 +265,7 @@ class IndexedSlices:
         Raises
         ------
         TypeError, ValueError, IndexError
-            The new parts do not fit, as for the constructor.
+            The new parts are not valid; see `IndexedSlices`.
 
         Examples
         --------

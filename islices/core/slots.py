@@ -106,7 +106,7 @@ def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlice
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """Return s with slots in place of stored values, as `times` needs.
+    """Return s with slots in place of stored values, so that `times` can multiply s.
 
     The arrays of s must not change before the values are read.
     """
@@ -114,7 +114,7 @@ def deferred(s: IndexedSlices) -> IndexedSlices:
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """Return s with slots that have a factor; reading the values multiplies them by the factor.
+    """Return s multiplied by a factor that is stored in the slots and applied when the values are first read.
 
     The factor is already rounded to the dtype of the multiplication (float32 for 16-bit values). Return None if s
     already has a factor or has stored values, which the user could change before they are read.
@@ -126,7 +126,7 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
-    """Return s with known values, a differentiable function of the arrays of s.
+    """Return s with known values, which are a differentiable function of the arrays of s.
 
     Kernels, which are not differentiated, still read the slots of s.
     """

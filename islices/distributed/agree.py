@@ -2,8 +2,8 @@
 
 Preflight normally needs one small collective. If a rank has failed, or if arguments differ, a second collective sends
 the details to all ranks. A failed rank raises its error, and all other ranks raise a `RankError` with the number of the
-failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that never calls.
-SPEC clause 25.
+failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that has failed. SPEC
+clause 25.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ LONGEST = 200
 
 
 class Agreement(NamedTuple):
-    """The messages of all ranks: the counts of each rank, and the facts of each rank (None if all facts are the
-    same)."""
+    """The messages of all ranks: the counts and the facts of each rank.
+
+    `each` is None if the facts are the same on all ranks.
+    """
 
     counts: list[Host]
     each: list[Facts] | None
@@ -123,10 +125,10 @@ def together(
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Prepare this rank's part of a call, and return (result, the agreement) once every rank has prepared its part. If
-    one rank fails, every rank raises.
+    """Prepare this rank's part of a call, and return (result, the agreement) once every rank has prepared its part.
 
-    `error` is an earlier failure of this rank. `optional` and `free` are those of `agree`.
+    If one rank fails, every rank raises. `error` is an earlier failure of this rank. For `optional` and `free` see
+    `agree`.
     """
     try:
         if error is not None:
@@ -139,8 +141,10 @@ def together(
 
 
 def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
-    """Return this rank's message, which is the facts or the text of the error, and the error. If the facts cannot be
-    serialised, that failure is the error."""
+    """Return (this rank's message, the error). The message is the facts or, after an error, the text of the error.
+
+    If the facts cannot be serialised, that failure is the error.
+    """
     if error is None:
         try:
             return json.dumps({"call": call, **facts}), None
@@ -155,7 +159,8 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
 def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
     """Describe the differences between the ranks' values name by name; return "" if there are none.
 
-    With `optional`, None differs from no value if every rank has the name. Names in `free` are not compared.
+    If `optional`, None on a rank is equal to any value, provided that every rank has the name. Names in `free` are not
+    compared.
     """
     names = dict.fromkeys(name for one in each for name in one if name not in free)
     found = []

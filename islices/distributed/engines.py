@@ -106,8 +106,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         processes. If several engines do, None means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI
         for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send, which decides between several engines. Without `like`, several engines raise
-        ValueError.
+        The backend of the arrays to send, which decides between several engines. Without `like`, the function raises
+        ValueError if several engines are possible.
     timeout : float, optional
         Seconds to wait for another rank. The default is the engine's timeout, or 600 for MPI.
 
@@ -166,10 +166,10 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     ----------
     group : None, str, Group or an engine's own object
     leaves : iterable
-        The caller's gradients. If group is None and several engines connect ranks, the first leaf of a framework
-        decides the engine.
+        The caller's gradients. If group is None and several engines connect ranks, the first leaf that belongs to a
+        framework decides the engine.
     error : Exception or None
-        The error in this rank's arguments, which the caller then reports to the ranks.
+        The error in this rank's arguments, which the caller then reports to the other ranks.
 
     Raises
     ------
@@ -201,7 +201,8 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
 def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Group:
     """Return the group of processes that ``group=`` means; B is the backend of the arrays to send, or None.
 
-    If there is no such group, raise `error`, an earlier failure of this rank, if there is one.
+    If there is no such group, raise `error`, an earlier failure of this rank. If `error` is None, raise the error in
+    `group`.
     """
     try:
         return get_group(group, like=B)
@@ -230,11 +231,11 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 
 # ---------------------------------------------------------------------- where group is None
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
-    """Return the group of the only engine that connects several processes. If several engines do, return the group of
-    the framework's engine, or raise ValueError without such an engine.
+    """Return the group of the only engine that connects several processes.
 
-    If no engine does, return the group of the framework's engine, which raises an error with instructions unless the
-    engine has been started. None for the framework means NumPy. SPEC clause 25.
+    If several engines do, return the group of the framework's engine. Raise ValueError if `framework` is None, or if
+    the framework's engine connects none. If no engine does, return the group of the framework's engine (None means
+    NumPy). That engine raises an error with instructions unless the engine has been started. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:
@@ -262,7 +263,7 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return a dict from the names of the engines that connect this process with others to their groups.
+    """Return the groups of the engines that connect this process with others, with the engines' names as keys.
 
     If no engine connects processes, but an MPI launcher has started this process, start MPI.
     """

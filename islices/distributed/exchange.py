@@ -24,8 +24,7 @@ from islices.distributed.strategy import choose, costs
 
 
 class HostLeaf(NamedTuple):
-    """A leaf in the form in which ranks send it: the elements of a dense array, or the indices and values of coalesced
-    slices.
+    """A leaf in the form that ranks send: a dense array's elements, or the indices and values of coalesced slices.
 
     bfloat16 arrays are uint16 here. `rows` is the number of the table's rows, or None if unknown.
     """
@@ -43,11 +42,13 @@ class HostLeaf(NamedTuple):
         return len(self.columns[0])
 
     def forms(self, n: int) -> list[Form]:
-        """Return the shapes and dtypes of the leaf's arrays for n rows."""
+        """Return the shapes and dtypes of the leaf's arrays if the leaf has n rows."""
         return [((n, *x.shape[1:]), x.dtype) for x in self.columns]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
-        """Return the sum of the ranks' parts of the leaf, added in the order of ranks. For slices, empty `received`."""
+        """Return the sum of the ranks' parts of the leaf, added in the order of ranks. For slices, also empty
+        `received`.
+        """
         return HostLeaf([fold_dense([x for (x,) in received])]) if self.dense else fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
@@ -74,8 +75,10 @@ def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
-    """Return the sum of the ranks' blocks, added in the order of ranks. 16-bit values are added in float32, and the sum
-    is rounded once."""
+    """Return the sum of the ranks' blocks, added in the order of ranks.
+
+    16-bit values are added in float32, and the sum is rounded once.
+    """
     with HOST.scope():
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
@@ -118,8 +121,10 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
 def _to_owners(
     group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
 ) -> tuple[list[HostLeaf], list[list[int]]]:
-    """Send each range to its owner, and sum the range that this rank owns. Return the sums, and for each leaf the
-    numbers of rows on each rank."""
+    """Send each range to its owner, and sum the range that this rank owns.
+
+    Return the sums, and for each leaf the numbers of rows on each rank.
+    """
     sparse = not all(leaf.dense for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # this rank's numbers of rows, (rank, leaf)
     theirs: Sequence[Host] = [mine[group.rank]] * group.size  # right if all leaves are dense
@@ -137,20 +142,24 @@ def _to_owners(
 
 
 def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[list[Form]]:
-    """Return the shapes and dtypes of each rank's arrays; `counts` has, for each rank, the numbers of rows of the
-    leaves."""
+    """Return the shapes and dtypes of each rank's arrays.
+
+    `counts` has, for each rank, the numbers of rows of the leaves.
+    """
     return [[form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))] for row in counts]
 
 
 def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
-    """Remove and return the leaf's arrays from the lists of each rank's arrays. All arrays of a rank share memory,
-    which lives until the last of them is freed."""
+    """Remove and return the leaf's arrays from the lists of each rank's arrays.
+
+    All arrays of a rank share memory, which is freed with the last array.
+    """
     return [[of_rank.pop(0) for _ in leaf.columns] for of_rank in received]
 
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return a dict from the numbers of the leaves to send by ranges to the cuts of this rank's rows.
+    """Return the cuts of this rank's rows, with the numbers of the leaves that are sent by ranges as keys.
 
     The cuts of a leaf are an array of shape (ranks + 1,).
     """

@@ -1,5 +1,4 @@
-"""The rows that a rank fetches from a sharded table: how the rows reach the rank, and how their gradient reaches the
-owners.
+"""The rows that a rank fetches from a sharded table, and the transfer of their gradient to the owners of the rows.
 
 A rank sends ids, gets rows back, and later sends gradients. Ranks send host arrays, in which bfloat16 is stored as
 uint16. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.
@@ -81,8 +80,10 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Return (values, places) of the coalesced gradient of a batch's table, without the padding row. `places` are row
-    numbers of the batch's table."""
+    """Return (values, places) of the coalesced gradient of a batch's table, without the padding row.
+
+    `places` are row numbers of the batch's table.
+    """
     B, weights, padding = table.backend, table.weights, table.padding_idx
     leaf, _ = accept_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):
@@ -98,8 +99,10 @@ def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
 
 # ---------------------------------------------------------------------- between the ranks
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
-    """Send the ids to their owners, and return the routes. `ids` are int64, distinct and ascending; the ranks' bounds
-    cut them at `cuts`."""
+    """Send the ids to the ranks that own the rows, and return the routes.
+
+    `ids` are int64, distinct and ascending; the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r.
+    """
     dtype = narrow(int(np.diff(bounds).max()), np.int64)
     parts = [[(rows - first).astype(dtype)] for rows, first in zip(np.split(ids, cuts[1:-1]), bounds[:-1], strict=True)]
     got = exchange_arrays(group, parts, [[((n,), dtype)] for n in _counts(group, agreed)])

@@ -30,7 +30,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks known to have failed; empty if the engine does not report which.
+        The ranks known to have failed; empty if the engine does not report them.
 
     Examples
     --------
@@ -61,8 +61,10 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since the last `reset`: the number of collectives, and the payload bytes that this rank sent to
-    and received from other ranks."""
+    """A group's traffic since the last `reset`: the number of collectives, and the payload bytes.
+
+    The bytes are those that this rank sent to and received from other ranks.
+    """
 
     collectives: int = 0
     sent: int = 0
@@ -74,12 +76,11 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """The processes that compute together, seen from one of them: the process's number, the number of processes, and
-    their engine.
+    """The processes (ranks) that compute together, and the number of this process among them.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
-    sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If a method is faster than the
-    default `_all_gather`, the adapter implements `_all_gather` too. Both may raise any error of the engine;
+    sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If the engine has a faster gather
+    than the default one, the adapter also implements `_all_gather`. Both methods may raise any error of the engine;
     `_failure_of` translates the error.
 
     Parameters
@@ -185,10 +186,11 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a context for the collectives of one call. Another thread that enters the context at the same time
-        gets RuntimeError, and so does a forked process unless the group has one rank.
+        """Return a context in which only this thread may run the group's collectives.
 
-        Messages do not identify the sender's thread, so ranks would mix up the messages of two simultaneous calls.
+        Another thread that enters the context at the same time gets RuntimeError. A forked process gets RuntimeError
+        too, unless the group has one rank. Messages do not identify the sender's thread, so ranks would mix up the
+        messages of two simultaneous calls.
         """
         self._check_process()
         lock = self._thread
@@ -203,8 +205,10 @@ class Group(abc.ABC):
             lock.release()
 
     def _check_process(self) -> None:
-        """Raise RuntimeError in a forked process if the group has several ranks. A group of one rank gets a new lock
-        and works."""
+        """Raise RuntimeError in a forked process if the group has several ranks.
+
+        In a forked process, a group of one rank gets a new lock and works.
+        """
         if os.getpid() == self._process:
             return
         if self.size > 1:
@@ -216,10 +220,10 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """Return a context for collectives that all ranks have agreed to run. An error within the context breaks the
-        group.
+        """Return a context for collectives that all ranks have agreed to run.
 
-        The other ranks wait for the rest of the call, and would treat this rank's next message as part of it.
+        An error within the context breaks the group, because the other ranks still wait for the rest of the call. Those
+        ranks would treat this rank's next message as part of the same call.
 
         Parameters
         ----------
@@ -234,8 +238,10 @@ class Group(abc.ABC):
             raise
 
     def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
-        """Run a collective of an adapter, and count the bytes sent and received, without the `own` bytes that stay on
-        this rank. An error breaks the group, and a broken group raises RankError."""
+        """Run a collective of an adapter, and count the bytes sent and received, without the `own` bytes.
+
+        The `own` bytes stay on this rank. An error breaks the group, and a broken group raises RankError.
+        """
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost

@@ -3,12 +3,12 @@
 If compiled kernels run on every rank, each rank sends the exact sum of its terms, which is a kilobyte. Every rank adds
 these sums.
 
-Otherwise the terms of a norm are cut into parts at certain bits. The largest term and the number of terms determine
-these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first, the ranks
-exchange their largest term and their number of terms. In the second, each rank sends the sums of its terms' parts. All
-of these sums are exact except the last and smallest. So the result does not depend on the number of ranks, or on which
-rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more collective. All ranks
-see the same numbers, so all ranks make the same collectives. SPEC clause 25.
+Without kernels on every rank, the terms of a norm are cut into parts at certain bits. The largest term and the number
+of terms determine these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In
+the first, the ranks exchange their largest term and their number of terms. In the second, each rank sends the sums of
+its terms' parts. All of these sums are exact except the last and smallest. So the result does not depend on the number
+of ranks, or on which rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more
+collective. All ranks see the same numbers, so all ranks make the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _held(requested: Question) -> RankLeaves:
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
-    """Return a flag for each leaf of a tree. A flag of `replicated` covers all leaves below the flag's place."""
+    """Return a flag for each leaf of a tree. A flag in place of a container holds for all leaves of the container."""
     try:
         flags = prefix_flags(replicated, tree)
     except ValueError as error:
@@ -236,8 +236,10 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """The leaves of all ranks. Each rank sends separate sums for the leaves that only this rank has, and for the leaves
-    that every rank has."""
+    """The leaves of all ranks.
+
+    Each rank sends separate sums for the leaves that only this rank has, and for the leaves that every rank has.
+    """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:
         self.held, self.tell = held, tell
@@ -301,7 +303,7 @@ def _first(held: RankLeaves) -> tuple[Backend, Array]:
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """Return a float as a float64 array of E, of shape (1,); return any other object, an array, unchanged."""
+    """Return a float as a float64 array of E, of shape (1,); return an array unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))

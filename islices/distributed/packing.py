@@ -26,12 +26,14 @@ SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
-    """Return the dtype in which ranks send row numbers of a dtype. `rows` is the number of rows, or None if unknown."""
+    """Return the dtype in which ranks send row numbers that are stored as `dtype`. `rows` is the number of rows, or
+    None if unknown.
+    """
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
 def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
-    """Send the arrays parts[r] to each rank r, and return the arrays, of forms forms[r], that each rank r sends."""
+    """Send the arrays parts[r] to each rank r, and return the arrays, of the forms forms[r], that rank r sends."""
     got = group.all_to_all([pack(arrays) for arrays in parts], [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
 
@@ -39,8 +41,10 @@ def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequen
 def gather_arrays(
     group: Group, arrays: Sequence[Host], forms: Sequence[Sequence[Form]] | None = None
 ) -> list[list[Host]]:
-    """Return every rank's arrays. The arrays of rank r have the forms forms[r]; by default every rank's arrays have the
-    forms of this rank's arrays."""
+    """Return every rank's arrays; the arrays of rank r have the forms forms[r].
+
+    By default every rank's arrays have the forms of this rank's arrays.
+    """
     forms = forms or [[(x.shape, x.dtype) for x in arrays]] * group.size
     got = group.all_gather(pack(arrays), [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
@@ -66,8 +70,10 @@ def pack(arrays: Sequence[Host]) -> Bytes:
 
 
 def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
-    """Return views of the arrays in packed bytes. If the address of the bytes is no multiple of 8, return views of a
-    copy."""
+    """Return views of the arrays in packed bytes.
+
+    If the address of the bytes is not a multiple of 8, the views are of a copy.
+    """
     if data.ctypes.data % STEP:
         data = data.copy()
     places = zip(forms, _places(forms), strict=True)
@@ -101,7 +107,7 @@ def range_of(count: int, group: Group) -> tuple[int, int]:
 
 
 def sample(indices: Host) -> Host:
-    """Return an evenly spaced sample of unique ascending indices: int64, (SAMPLED,), filled up with -1."""
+    """Return an evenly spaced sample of unique ascending indices: int64, shape (SAMPLED,), padded with -1."""
     out = np.full(SAMPLED, NOTHING, np.int64)
     n = min(SAMPLED, len(indices))
     out[:n] = indices[(2 * np.arange(n) + 1) * len(indices) // (2 * max(n, 1))]
@@ -109,10 +115,10 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Return the first row numbers of parts 1 to parts - 1, so that all parts have about the same number of the ranks'
-    rows.
+    """Return the number of the first row of each part, except the first part.
 
-    `samples` are the ranks' results of `sample`, and `counts` the ranks' numbers of rows.
+    All parts get about the same number of the ranks' rows. `samples` are the ranks' results of `sample`, and `counts`
+    the ranks' numbers of rows.
     """
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)

@@ -8,10 +8,10 @@ ranges
     The rows are cut into one contiguous range per rank, all of about the same size. Each rank receives all ranks' rows
     of its range, sums them, and sends the sums to every rank.
 
-Both add contributions in the order of ranks, so both have the same bits. The module `strategy` chooses one.
+Both strategies add contributions in the order of ranks, so both give the same bits. The module `strategy` chooses one.
 
-Within a program (a mapped axis of JAX, a replica context of TensorFlow) values cannot be read: messages only depend on
-shapes, and invalid values raise no error. Slices are gathered there, because the lengths of ranges depend on the
+Within a program (a mapped axis of JAX, a replica context of TensorFlow) values cannot be read, so messages depend only
+on shapes, and invalid values raise no error. Programs gather slices, because the lengths of ranges would depend on the
 indices. With static shapes every slot is sent, so the result has as many slots as all ranks together.
 """
 
@@ -77,7 +77,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Raises
     ------
     TypeError, ValueError
-        Raised on every rank if ranks differ, and on the rank whose x is not a gradient.
+        Raised on every rank if the ranks' arguments differ, and on the rank whose x is not a gradient.
     RankError, RankTimeout
         Another rank failed, or did not call within the engine's timeout.
 
@@ -204,8 +204,10 @@ def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
 
 
 def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
-    """Return the sum of the blocks (ranks, ...), added in the order of ranks. 16-bit values are added in float32, and
-    the sum is rounded once."""
+    """Return the sum of the blocks (ranks, ...), added in the order of ranks.
+
+    16-bit values are added in float32, and the sum is rounded once.
+    """
     shape = B.shape(blocks)[1:]
     dtype = B.dtype(blocks)
     wide = B.widen(B.reshape(blocks, (ranks, *shape)))

@@ -51,8 +51,8 @@ class ShardedTable:
     padding_idx : int, optional
         The row of the whole table that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        Divide each contribution to a row's gradient by the number of times that the row occurs in the lookup, on the
-        rank of the lookup.
+        True divides each contribution to a row's gradient by the number of times that the row occurs in the same rank's
+        lookup.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class ShardedTable:
         row_shape : tuple of int
         init : function
             ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array of shape (stop - start,
-            *row_shape). The table may keep that array. If the rows only depend on the row numbers, the table is the
+            *row_shape). The table may keep that array. If the rows depend only on the row numbers, the table is the
             same on any number of ranks.
         group : None, str, Group or an engine's own object
             As for `ShardedTable`.
@@ -437,8 +437,8 @@ class ShardedTable:
         optimizer : Optimizer
             The optimizer, which must be the same on every rank. Frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale. With None, which must be on every rank or on none, the
-            table and the state stay unchanged.
+            The result of `reduce`, which you may clip or scale. With None, the table and the state stay unchanged;
+            either every rank or no rank passes None.
         state : dict
             The result of `init` or of the previous step.
         donate : bool
@@ -480,7 +480,7 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> _LocalOptimizer:
-        """Return the optimizer for this rank's rows, and cache the last one."""
+        """Return the optimizer for this rank's rows. The result for the last optimizer is cached."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
@@ -509,8 +509,10 @@ class _LocalOptimizer(NamedTuple):
     frozen: str
 
     def facts(self, taken: int) -> dict[str, str]:
-        """Return the facts of a step that must be the same on every rank. A schedule is compared by value, because its
-        repr may contain a memory address."""
+        """Return the facts of a step that must be the same on every rank.
+
+        A schedule is compared by value, because its repr may contain a memory address.
+        """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
         words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())

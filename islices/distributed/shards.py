@@ -2,7 +2,7 @@
 
 A checkpoint is a folder of files that `islices.save` wrote: one per rank, and a header that lists the files of the
 checkpoint. Saving replaces the header last, in one rename; until then the folder contains the old checkpoint. The
-ranks' files store rows in blocks, each with a digest, so a rank only reads the blocks that contain its rows. Headers
+ranks' files store rows in blocks, each with a digest, so a rank reads only the blocks that contain its rows. Headers
 are not trusted: every entry is checked before its file is opened.
 """
 
@@ -49,8 +49,10 @@ BLOCK, MOST_BLOCKS = 1 << 22, 1024
 
 # ---------------------------------------------------------------------- header
 class Piece(NamedTuple):
-    """The file of one rank, which has the rows start to stop - 1. `sha256` is the digest of the file's manifest, which
-    has the digests of the arrays."""
+    """The file of one rank, which has the rows start to stop - 1.
+
+    `sha256` is the digest of the file's manifest, which has the digests of the arrays.
+    """
 
     name: str
     start: int

@@ -8,10 +8,10 @@ gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
-bytes. If ranks store unequal numbers of rows, all ranks wait for the rank with most rows, max n_r. That rank sends (R -
-1) max n_r rows by gather. So N is replaced by R max n_r. For a dense array of n bytes the costs are n (R - 1) bytes
-in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective costs one latency for each
-other rank.
+bytes. If ranks store unequal numbers of rows, all ranks wait for the rank with most rows, max n_r. The rank with most
+rows sends (R - 1) max n_r rows by gather. So the formulas use R max n_r instead of N. For a dense array of n bytes the
+costs are n (R - 1) bytes in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective
+costs one latency for each other rank.
 
 U is unknown at the time of the choice, so half of all rows are assumed to be distinct. If all are distinct, ranges send
 1 / R more bytes than gather. If all ranks have the same rows, ranges send 2 / R of gather's bytes. SPEC clause 25.
@@ -29,8 +29,10 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost for one rank: the bytes that the rank receives on average, and the number of collectives, without the
-    preflight."""
+    """The cost for one rank, without the preflight.
+
+    `nbytes` is the number of bytes that the rank receives on average.
+    """
 
     nbytes: float
     collectives: int
@@ -45,7 +47,7 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     row_bytes : float
         Bytes of a row with its index, or of an element of a dense array.
     most : float
-        The number of coalesced rows on the rank with most rows; the other ranks wait for it.
+        The number of coalesced rows on the rank with most rows; the other ranks wait for this rank.
     union : float
         The number of distinct rows of all ranks together.
     dense : bool

@@ -60,21 +60,21 @@ def value_and_grad(
         A function, written with the framework's operations, that returns a loss of one number. The function reads
         tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
     argnums : int or sequence of int
-        The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
-        them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
-        other tables and arrays that fn uses are constants.
+        The positions of the arguments to differentiate. Each argument is a `Table`, a float array, or a list, tuple or
+        dict of them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient.
+        All other tables and arrays that fn uses are constants.
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
-        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A
-        callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
+        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
+        gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
-        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only
-        by rows, if it has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
+        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
+        rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
         apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
         embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
-        Other arrays get the framework's gradients. By default no array gets `IndexedSlices`.
+        Arrays that are not marked get the framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
@@ -85,32 +85,32 @@ def value_and_grad(
         time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
         before the last. islices never guesses the axis from lengths.
     check : bool
-        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more
-        on the batch, and once on each of the two. So this call costs about three calls and draws more random numbers.
-        The check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
-        without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch. Calls
-        that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not compared
-        if the batch does not come from the arguments, or if ids have offsets or are ragged.
+        With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
+        the batch, and once on each of the two samples. A checked call costs about three calls and draws more random
+        numbers. The check finds gradients that reach the rows of other samples, and losses that change when fn gets the
+        sample without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch.
+        Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not
+        compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
 
     Returns
     -------
     callable
-        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the
+        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
         vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
-        looked-up row, in order, uncoalesced, without the padding's slices. A table that is not looked up has an empty
-        gradient.
+        looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has an
+        empty gradient.
 
     Raises
     ------
     TypeError
-        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or
-        frameworks are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked
-        up where its gradient would be wrong (a TensorFlow loop body). With sparse=, there is a Table, a marked array
-        has no floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
+        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
+        are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked up where its
+        gradient would be wrong (a TensorFlow loop body). With sparse=, a differentiated argument is a Table, a marked
+        array has no floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
     ValueError
-        A number in argnums is not that of an argument, or the loss has more than one number. With per_sample, the loss
-        is not a vector with one entry per sample, or samples influence each other. A function passed as sparse marks no
-        leaf.
+        A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
+        the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
+        marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
@@ -194,7 +194,7 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
 def _differentiate(
     fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call, with respect to tables and arrays."""
+    """Call the user's function, and return (value, gradients with respect to tables and arrays)."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
     B, variables, tables = call.B, call.variables, call.tables
     call.fn = B.user_code(fn)
@@ -253,7 +253,7 @@ def _differentiate(
 def _differentiate_rows(
     fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call with respect to plain arrays.
+    """Call the user's function, and return (value, gradients with respect to plain arrays).
 
     `sparse` marks the arrays that fn reads by rows.
     """
@@ -537,7 +537,7 @@ class _Batch:
         return int(sizes.pop())
 
     def data(self, B: Backend, like: Array) -> list[Array]:
-        """Return the arrays with their samples along the first axis, as arrays of B on like's device."""
+        """Return the arrays with their samples along the first axis, as arrays of B on the device of `like`."""
         found = []
         for x, axis in zip(self.arrays, self.axes, strict=True):
             owner = get_backend(x)
@@ -545,7 +545,9 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, (1, ...)."""
+        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, of shape (1,
+        ...).
+        """
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 

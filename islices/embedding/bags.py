@@ -1,11 +1,12 @@
 """The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
-The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So both
-have the same bits on every framework, and run on the host unless another gradient is recorded. SPEC clause 19.
+The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
+value and the gradient have the same bits on every framework, and run on the host unless an enclosing gradient is being
+recorded. SPEC clause 19.
 
 Members that do not count (padding, masked, absent, out of range under a trace) stay in their slots, with zeros as
-values, or -inf for "max". Such values change no result, shapes stay static, and the gradient has one slice per
-occurrence.
+values, or -inf for "max". Members that do not count change no result, shapes stay static, and the gradient has one
+slice per occurrence.
 """
 
 from __future__ import annotations
@@ -75,14 +76,15 @@ def reduce_bags(B: Backend, rows: Array, bags: BagMembers) -> Array:
 
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers) -> Array:
-    """Return the gradient with respect to the members' rows, for bags that a framework's layer reduced (`capture`)."""
+    """Return the gradient with respect to the members' rows, for bags that a framework's layer reduced."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
-    """Return bags of a table's rows at ids (n,), with the bits of `reduce_bags`. Compiled kernels gather no rows first.
+    """Read a table's rows at ids (n,), and return one row per bag, with the bits of `reduce_bags`.
 
-    The combiner must be in `LINEAR`, without weights. Traced ids that are out of range do not count.
+    Compiled kernels add the rows without copying them first. The combiner must be in `LINEAR`, without weights. Traced
+    ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
     # a mean must be rounded once, but a 16-bit sum would be rounded before the division too
@@ -104,8 +106,8 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
 def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
     """Return the sums of the bags, computed by a compiled kernel.
 
-    `views` are host arrays: the table, the ids, the arrays of `BagMembers` without weights. Ids and segments are in
-    range.
+    `views` are host arrays: the table, the ids, and the arrays of `BagMembers` except the weights. Ids and segments are
+    in range.
     """
     table, ids, segments, bags, *keep = views
     named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
@@ -132,7 +134,9 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Arr
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return a function that sums bags: one object per backend, because the function is a key of compiled code."""
+    """Return a function that sums bags. Each backend has one function object, since caches of compiled code use it as
+    key.
+    """
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
         B, table, ids, BagMembers(segments, bags, "sum", keep)
     )
@@ -212,7 +216,7 @@ def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
     """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before x.
 
-    The segments do not ascend then.
+    In that case the segments do not ascend.
     """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments
@@ -258,7 +262,7 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers)
 def _first_maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the mask of the elements that are the first in their bag to equal the bag's maximum.
 
-    If the maximum is NaN, this is the first NaN.
+    If the maximum is NaN, the mask marks the first NaN.
     """
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)

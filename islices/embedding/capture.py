@@ -54,7 +54,7 @@ def capture(model: Any) -> Capture:
     Notes
     -----
     The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
-    (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. The captured gradient
+    (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
     covers the captured layers, as if nothing else used the weights. SPEC clause 12 defines scaling by frequency, which
     torch's EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights
     per sample.
@@ -157,9 +157,9 @@ class Capture:
         -------
         dict of str to IndexedSlices
             A gradient has one slice for each looked-up row except padding, in the order of the forward passes, not
-            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. A layer whose
-            weights also served as an output layer has a dense array. Weights that several layers share have one
-            gradient, under the first layer's name.
+            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. If an output layer
+            used the weights too, the gradient is a dense array. Weights that several layers share have one gradient,
+            under the first layer's name.
 
         Raises
         ------
@@ -178,9 +178,9 @@ class Capture:
         """Return each sample's gradient of each layer's weights.
 
         The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
-        must not depend on other samples, as it does with batch norm. A capture does not see losses, so it cannot
-        check this; `value_and_grad` with per_sample=True can. Ids that the batch shares, such as positions or
-        negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
+        must not depend on other samples, as with batch norm. A capture does not see losses and so cannot check this;
+        `value_and_grad` with per_sample=True can check it. Ids that the batch shares, such as positions or negatives,
+        belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class Capture:
         return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return (slices including padding, ids, bags or samples at offsets) for one use of a layer."""
+        """Return (slices including padding, ids, the layout of bags or None) for one use of a layer."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids

@@ -34,7 +34,8 @@ def check_invalid(invalid: object) -> bool:
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
     """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if this is impossible.
 
-    Floats that are whole numbers are accepted if `Backend.whole_floats` is set; IndexError names one beyond int64.
+    Floats that are whole numbers are accepted if `Backend.whole_floats` is set; a number beyond int64 raises
+    IndexError.
     """
     if isinstance(ids, np.ndarray):
         ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
@@ -122,7 +123,8 @@ def _along_axis(B: Backend, ids: Array, *, axis: int) -> Array:
 
 
 def spread(B: Backend, numbers: Array, values: Array, axis: int = 0) -> Array:
-    """Return a flat int32 array with one number per element of `values`: numbers[k] at position k along an axis.
+    """Return a flat int32 array with one number per element of `values`: numbers[k] for each element at position k
+    along `axis`.
 
     This function is an operation (see `islices.core.modes`).
     """

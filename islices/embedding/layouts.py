@@ -167,7 +167,7 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
     """Return the values of weights, of a mask or of an upstream gradient for ragged ids.
 
     None and arrays are returned unchanged. Raise TypeError for any other object that is not ragged, and ValueError for
-    one with other rows than the ids.
+    a ragged object whose kind or row lengths differ from those of the ids.
     """
     if x is None or B.is_array(x) or isinstance(x, np.ndarray):
         return x

@@ -71,7 +71,7 @@ def lookup(
         last row are absent, but must be in range.
     padding_idx : int, optional
         The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
-        has a padding_idx, this is the default, and a different number raises.
+        has a padding_idx, this number is the default, and any other number raises ValueError.
     mask : boolean array of ids' shape, optional
         False excludes the row from its bag and makes its gradient zero, even if the row has NaN. Without a combiner the
         result still contains the row. For ragged ids the mask has the same ragged form, or the shape of the ids'
@@ -206,7 +206,7 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 
 
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
-    """Return the rows of ids, or bags of these rows. For an absent id the row is arbitrary.
+    """Return the table's rows at the ids, or bags of these rows. For an absent id the row is arbitrary.
 
     `bags`, if not None, is (a function that reads bags, the combiner, the segments and the bags of a `BagLayout`).
     """

@@ -93,7 +93,8 @@ def table_gradient(
 def slots_that_count(
     s: IndexedSlices, padding: int | None, absent: bool, *more: Array
 ) -> tuple[IndexedSlices, Sequence[Array]]:
-    """Return a lookup's slices without padding and absent ids (-1), and the same selection of further arrays (n,).
+    """Return a lookup's slices without padding and absent ids (-1), and the corresponding elements of further arrays of
+    shape (n,).
 
     In traced code, where ids were not checked, slices out of range are dropped too.
     """
@@ -121,7 +122,7 @@ def _select_counting(
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
     """Return the mask of the indices that get a gradient: indices in range, except padding.
 
-    If no index is absent or traced, all indices must be in range.
+    If the indices are known and none is absent, the function assumes that all indices are in range.
     """
     if padding is None:
         return B.in_range(indices, rows)
@@ -211,9 +212,9 @@ def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
 def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
-    """Return one slice for each id, in order: the row of `upstream`, (number of bags, *row_shape), of the id's bag.
+    """Return one slice for each id, in order. A slice has the row of `upstream` that belongs to the id's bag.
 
-    Ids for which `present` is 0 become -1.
+    `upstream` has the shape (number of bags, *row_shape). Ids for which `present` is 0 become -1.
     """
     indices = flat_ids(B, ids)
     check_range(B, indices, num_rows)

@@ -22,7 +22,7 @@ AUTO, ALWAYS = "auto", "always"
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that `sparse` marks, or may mark if it is "auto" or "always".
+    """Return the positions of the leaves that `sparse` marks; for "auto" and "always" return all candidates.
 
     `names` are the leaves' paths, and `floats` the positions of the float arrays that may have row-sparse gradients.
     `prefix` converts a pytree of flags to one flag per leaf, or raises ValueError. Raise TypeError or ValueError if
@@ -59,7 +59,7 @@ def marked(
 
 
 def pays(sparse: str, reads: int, rows: int) -> bool:
-    """Return True if `sparse`, "auto" or "always", marks an array of which only rows are read.
+    """Return True if `sparse`, "auto" or "always", marks an array that is read only by rows.
 
     "always" requires at least one read; "auto" requires at least one read, and fewer rows read than the array has.
     """

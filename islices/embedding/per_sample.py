@@ -154,12 +154,12 @@ class PerSample:
         Returns
         -------
         array, shape (B,)
-            The norms as in clause 7: float64 for float64 values, else float32.
+            The norms of SPEC clause 7: float64 for float64 values, else float32.
         """
         return _norms([self])[2]
 
     def clip(self, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> PerSample:
-        """Scale each sample's gradient down to a norm of at most max_norm, by the factor of clause 10.
+        """Scale each sample's gradient down to a norm of at most max_norm (SPEC clause 10).
 
         `clip_per_sample` clips by one norm per sample over several tables and dense gradients.
 
@@ -168,7 +168,8 @@ class PerSample:
         max_norm : float
             0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
-            The effect of a sample's NaN or infinite norm on that sample.
+            A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them
+            zero.
 
         Returns
         -------
@@ -182,12 +183,13 @@ class PerSample:
         Returns
         -------
         IndexedSlices
-            For a tied table (`products`), whose gradient covers every row, a dense array (rows, width).
+            For a tied table (see `products`), whose gradient covers every row, the result is a dense array (rows,
+            width).
         """
         return self._whole(self._slices(self.values, self.indices), _factors(self))
 
     def _slices(self, values: Array, indices: Array) -> IndexedSlices:
-        """Return slices of the table with these values and indices as one `IndexedSlices`, without samples."""
+        """Return an `IndexedSlices` of the table with these values and indices, without sample numbers."""
         padded = modes.keeps_slots(self.backend, values, indices)
         return IndexedSlices._trusted(self.backend, values, indices, self.dense_shape[1:], padded=padded)
 
@@ -210,7 +212,7 @@ class PerSample:
         Returns
         -------
         IndexedSlices
-            For a tied table (`products`), a dense array (rows, width).
+            For a tied table (see `products`), the result is a dense array (rows, width).
 
         Raises
         ------
@@ -330,7 +332,7 @@ def check_axis(sample_axis: Any) -> int:
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
     """Return the axis of the samples in an array whose last `trailing` axes do not count.
 
-    The result is `axis`, or the last axis that counts if `axis` is beyond it.
+    The result is `axis`, or the last axis that counts if `axis` is larger.
     """
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
@@ -374,8 +376,8 @@ def by_sample(
 ) -> PerSample:
     """Return a lookup's slices as a PerSample. The samples lie along an axis of `ids`, unless `given` contains them.
 
-    If `bags`, the last axis of `ids` numbers the members of bags and is not that of the samples. `given` is (the sample
-    of each id, an array with one entry per sample).
+    If `bags`, the last axis of `ids` numbers the members of bags, and cannot be the axis of the samples. `given` is
+    (the sample of each id, an array with one entry per sample).
     """
     B = s.backend
     if given is not None:
@@ -387,7 +389,7 @@ def by_sample(
 def with_samples(
     s: IndexedSlices, samples: Array, batch: int, padding: int | None = None, *, absent: bool = False
 ) -> PerSample:
-    """Return a PerSample of slices and their samples, without padding and absent ids (`slots_that_count`).
+    """Return a PerSample of slices and their samples, without padding and absent ids (see `slots_that_count`).
 
     Raise ValueError if (batch + 1) * rows exceeds int64.
     """
@@ -446,7 +448,7 @@ def whole_gradient(
 ) -> Any:
     """Return the gradient of a table from the gradients of all its lookups, products and other uses.
 
-    The gradient is a dense array unless all uses are lookups; without any use, it is empty.
+    The gradient is a dense array unless all uses are lookups; without any use, the gradient is empty.
     """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
@@ -482,7 +484,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a sample's NaN or infinite norm on that sample.
+        A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them zero.
 
     Returns
     -------
@@ -598,7 +600,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays as a value whose differentiation raises NotImplementedError.
+    """Return `value` as a function of the arrays whose derivative raises NotImplementedError.
 
     If the value were a constant, derivatives through the value would silently be wrong.
     """

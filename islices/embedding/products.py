@@ -5,10 +5,10 @@ of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For 
 allocated per sample: blocks of rows are computed in float64, and their squares are summed.
 
 The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
-cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with half of the bits. So would |D|^2 from the factors'
-Gram matrices.) Rows of D that slices also contain are computed one by one and added to the slices' sums. If T is less
-than the width, the triangular factor (T, T) of the QR decomposition of x replaces x, which does not change the norm.
-SPEC clause 14.
+cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with only half of the bits correct. The factors' Gram
+matrices would give |D|^2 with the same loss.) Rows of D that slices also contain are computed one by one and added to
+the slices' sums. If T is less than the width, the triangular factor (T, T) of the QR decomposition of x replaces x,
+which does not change the norm. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def _step(B: Backend, like: Array, rows: int, per_row: int) -> int:
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """Return an integer as an array (1,) with the dtype of `like`: JAX narrows 64-bit Python numbers in traced code."""
+    """Return an integer as an array (1,) with the dtype of `like`, because JAX narrows 64-bit Python numbers in traced
+    code.
+    """
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 

@@ -28,7 +28,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
         The rows to scale. A row is scaled once, however often it occurs in ids.
     max_norm : float
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a row's NaN or infinite norm on that row.
+        A NaN or infinite norm makes its row NaN, raises FloatingPointError, or makes the row zero.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
 
     Notes
     -----
-    The factor is exactly max_norm / norm, as in clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
+    The factor is exactly max_norm / norm, as in SPEC clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
 
     Examples
     --------

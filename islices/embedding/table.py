@@ -32,7 +32,7 @@ class Table:
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is not a float array, is 0-d, or has no row padding_idx. SPEC clause 12.
+        weights is not a float array or is 0-d, or padding_idx is not a row of weights. SPEC clause 12.
 
     Notes
     -----
@@ -89,8 +89,10 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While a gradient is computed, only JAX allows this, and the gradient is dense;
-        other frameworks raise TypeError."""
+        """The whole table as an array.
+
+        While a gradient is computed, only JAX allows this, and the gradient is dense; other frameworks raise TypeError.
+        """
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

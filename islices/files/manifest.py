@@ -94,7 +94,10 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """Return a unique label for an array: the array's path in the tree, readable and legal in any container."""
+        """Return a unique, printable label for an array: the array's path in the tree.
+
+        Programs that unpack a file may use the labels as file names: such files stay in the folder.
+        """
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
                         for c in label[:LABEL])  # fmt: skip
@@ -118,7 +121,10 @@ class Contents:
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the caller's metadata, {} for None; raise TypeError or ValueError for metadata that no file can store."""
+    """Return the caller's metadata, or {} for None.
+
+    Raise TypeError or ValueError for metadata that no file can store.
+    """
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):

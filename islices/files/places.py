@@ -64,8 +64,8 @@ def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file for the caller to write. At the end of the context, the new file is synced to
     disk and replaces the file at `path`, with the permissions of the old file.
 
-    Files that killed calls left behind for the same target are removed when no one has written to them for `ABANDONED`
-    seconds.
+    The function also removes files that killed calls for the same `path` left behind, unless someone has written to
+    them in the last `ABANDONED` seconds.
     """
     target = os.path.realpath(path)  # a symbolic link stays, as it would with open
     mode = _mode_of(target)
@@ -96,8 +96,9 @@ def remove(path: str) -> None:
 
 
 def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> None:
-    """Remove the chosen files to which no one has written for `ABANDONED` seconds. `now` is the time by the clock of
-    the folder's file system."""
+    """Remove the chosen files to which no one has written for `ABANDONED` seconds. `now` is the current time of the
+    folder's file system.
+    """
     with contextlib.suppress(OSError):  # the folder may be writable, but not readable
         for name in filter(chosen, os.listdir(folder)):
             path = os.path.join(folder, name)

@@ -1,5 +1,5 @@
-"""Define save and load: trees of sparse gradients, dense arrays and tables in one file, in the same form for every
-framework.
+"""Define `save` and `load` for trees of sparse gradients, dense arrays and tables, in one file with the same form for
+every framework.
 
 A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
 *manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest has each array's
@@ -41,8 +41,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
         The file's name, which ends in .safetensors. An existing file is replaced in one step, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
         The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and contain integers of 8 to 64
-        bits or bools. Keys are any strings, or ints. `load` returns named tuples as tuples, and subclasses of dict as
-        dicts.
+        bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of dict
+        as dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 

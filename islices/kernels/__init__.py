@@ -1,7 +1,8 @@
 """Compiled kernels on host memory: the same bits as NumPy, faster.
 
-This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. numba (the
-extra ``fast``) is imported when kernels are worth its import. Without numba everything works in NumPy. SPEC clause 20.
+This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. islices
+imports numba (the extra ``fast``) once kernels would save more time than the import takes. Without numba everything
+works in NumPy. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 def active(work: float = math.inf) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None.
 
-    Each call counts its elements until numba's import is worth its time.
+    Before numba is imported, each call adds `work` to a count. Once the count is large enough, numba is imported.
     """
     global _unpaid
     if not _wanted.get():

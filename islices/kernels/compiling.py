@@ -54,7 +54,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 def inline(function: Callable[..., Any]) -> Any:
     """Return a numba function that is inlined wherever a kernel calls the function.
 
-    A call that is not inlined would count the references of each array argument.
+    A call that is not inlined would change the reference counts of all array arguments, which takes time.
     """
     return _njit(inline="always", **_OPTIONS)(function)
 

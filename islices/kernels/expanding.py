@@ -51,9 +51,9 @@ def expand(
 ) -> FunctionType:
     """Return the function with calls of inlined functions replaced by the statements of these functions.
 
-    `inlined` returns the Python function for an inlined one, else None. Names whose value is a bool are flags: branches
-    that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters; `constants` has
-    the values of all other parameters. A function that cannot be rewritten is returned unchanged.
+    `inlined` returns the Python function of an inlined function, else None. Names whose value is a bool are flags:
+    branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
+    `constants` has the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
         definition = _definition(function)
@@ -258,8 +258,8 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """Return two dicts whose keys are the first lines of a file's functions. The values of the first dict are the
-    functions' parts, and those of the second are the bytes of their code.
+    """Return two dicts, whose keys are the numbers of the lines at which a file's functions start. The values of the
+    first dict are the functions' parts, and those of the second are the bytes of their code.
 
     The parts are None for functions that this module does not inline.
     """

@@ -40,7 +40,7 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
     def term(x, factor):
         """Return a stored number in the dtype of sums.
 
-        If `scaled`, multiply it by the factor first and round the product to the stored dtype.
+        If `scaled`, first multiply the number by the factor, and round the product to the stored dtype.
         """
         y = load(x)
         if scaled:
@@ -67,7 +67,10 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     fetch = inline(look_ahead)
 
     def add(values, order, begin, end, factor, out, row):
-        """Set out[row] to the sum of the rows of values at order[begin:end], at least one, added left to right."""
+        """Set out[row] to the sum of the rows of values at order[begin:end], added left to right.
+
+        There is at least one row.
+        """
         width = np.uint64(values.shape[1])  # unsigned like every index: numba checks signed indices at each step
         fetch(values, order, begin)
         p = order[begin]

@@ -1,7 +1,7 @@
 """Grouping of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-The cost is proportional to the number of slots for any indices. Memory: at most 24 bytes per slot, with the result.
-SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
+The cost is proportional to the number of slots for any indices. The function needs at most 24 bytes of memory per slot,
+including the result. SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations

@@ -293,7 +293,8 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     """Return the norm of one small leaf, computed by one compiled call. If there are indices, duplicates are summed.
 
-    Return None if there are no values or too many, if the indices cannot be grouped, or if the norm is undecided.
+    Return None if there are no values or too many, if the indices cannot be grouped, or if the rounding of the norm is
+    undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None

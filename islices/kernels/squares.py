@@ -7,9 +7,9 @@ kernel adds the integers to *bins*, one for each power of two of a block, and `i
 bins.
 
 A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
-the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If so,
-`islices.norms.exact` computes the norm, like the norms of frameworks and traces. SPEC clause 7. May import: `numpy`,
-this folder.
+the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If dropped
+bits can change the result, `islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause
+7. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
-        """Sum the slots of each row first <= r < last as `folding` does, and add the terms of the sums to bins."""
+        """For each row r with first <= r < last, sum the slots as `folding` does, and add the terms of the sums to
+        bins.
+        """
         width = values.shape[1]
         # short rows share a block of `some` rows; blocks do not depend on first, a multiple of some
         some = max(1, BLOCK // max(width, 1))

@@ -65,7 +65,8 @@ def _add_bins(bins, ord, limbs):
 def _round(limbs, ord):
     """Return the sum in limbs, or its square root if `ord` is 2, rounded once.
 
-    The result is NaN or infinite if a summed number was, and -1 if the rounding is undecided. The call changes limbs.
+    The result is NaN or infinite if a summed number was NaN or infinite, and -1 if the rounding is undecided. The call
+    changes limbs.
     """
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
@@ -131,8 +132,10 @@ def round_kernel() -> Kernel:
 
 
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
-    """Return the sum of bins, which all have one shape, as limbs. The sum does not depend on the division of the
-    work."""
+    """Return the sum of bins of one shape, as limbs.
+
+    The sum does not depend on the division of the work.
+    """
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:
         whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)
@@ -144,7 +147,8 @@ def limbs_of(bins: Sequence[Host], ord: int) -> Host:
 def rounded(limbs: Host, ord: int) -> float | None:
     """Return the sum in limbs, or its square root if `ord` is 2, rounded once to float64.
 
-    The result is NaN or infinite if a summed number was, and None if the rounding is undecided. The call changes limbs.
+    The result is NaN or infinite if a summed number was NaN or infinite, and None if the rounding is undecided. The
+    call changes limbs.
     """
     found: float = round_kernel()(limbs, ord)
     return None if found == -1.0 else found

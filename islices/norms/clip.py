@@ -1,6 +1,6 @@
 """Clips of gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
 
-SPEC clauses 9 to 11. `islices.norms.global_norms` has the clip by the norm of a whole tree.
+SPEC clauses 9 to 11. For the clip by the norm of a whole tree see `islices.norms.global_norms`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     lo, hi : float
-        For sparse gradients, lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' dtype
-        (float32 for 16-bit values).
+        For sparse gradients lo <= 0 <= hi is required, because absent rows are zeros. Bounds are rounded to the values'
+        dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The other names clip the stored
-        values, as those frameworks do.
+        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. With the other names stored values
+        are clipped without summing duplicates, as in those frameworks.
 
     Returns
     -------
@@ -146,9 +146,9 @@ def clip_by_norm(
     max_norm : float
         0 makes all values zero; inf changes nothing.
     axes : int, or list or tuple of ints, optional
-        The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
-        element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. With None
-        there is one norm of all elements.
+        The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, and () clips each
+        element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. None means one
+        norm of all elements.
     semantics : {"islices", "tensorflow", "keras"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -173,7 +173,8 @@ def clip_by_norm(
     -----
     With semantics "islices", stored values are multiplied by the factor max_norm / norm. The factor is computed in
     float64 and rounded once to the values' dtype (float32 for 16-bit values). The result is differentiable wherever the
-    framework differentiates, also through the norm. Gradients pass through unchanged values unchanged. SPEC clause 10.
+    framework differentiates, and the derivative includes that of the norm. Values that do not change have the
+    derivative 1. SPEC clause 10.
 
     Examples
     --------
@@ -210,8 +211,8 @@ def clip_leaves(
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
     """Return a function that clips an accepted leaf by a norm.
 
-    The function scales by numbers if the norm is known, and by arrays under a trace. Raise the errors of
-    `refuse_nonfinite`.
+    The function scales by numbers if the norm is known, and by arrays under a trace. `clipping_by` itself raises the
+    errors of `refuse_nonfinite`.
     """
     E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
@@ -273,7 +274,7 @@ def _known_steps(
 
 
 def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
-    """Return a leaf with its values multiplied and divided by numbers. Without numbers, the values become zeros.
+    """Return a leaf with its values multiplied and divided by numbers. If `steps` is empty, the values become zeros.
 
     The numbers are rounded to the values' dtype (float32 for 16-bit values).
     """
@@ -320,7 +321,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a row's NaN or infinite norm on that row.
+        A NaN or infinite norm makes the stored values of its row NaN, raises FloatingPointError, or makes them zero.
 
     Returns
     -------

@@ -19,11 +19,11 @@ Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """A clipping formula: steps(E, norm, max_norm) returns `Steps`.
+    """A clipping formula. The field `steps` is a function of (E, norm, max_norm) that returns `Steps`.
 
-    If `raw`, duplicates are not summed. If `wide`, the norm is float64. The effect of every formula is to multiply by
-    max_norm / (norm + slack) or by 1. If the quotient is exactly 1, the derivative is that of the quotient, but for the
-    formula of islices (`wide`) that of the constant 1.
+    If `raw`, duplicates are not summed. If `wide`, the norm is float64. Every formula multiplies by max_norm / (norm +
+    slack) or by 1. Where this quotient is exactly 1, the derivative is the quotient's derivative. The formula of
+    islices (`wide`) is an exception: there the factor is a constant.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -32,7 +32,7 @@ class ClipFormula(NamedTuple):
     slack: float = 0.0
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
-        """Return the kind of each factor, as numbers of a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
+        """Return a code for each factor, as an array of a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
 
         Where `finite` is given and False, values become zeros.
         """

@@ -1,6 +1,7 @@
-"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of the computation.
+"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of differentiating the
+computation.
 
-`islices.norms.exact` computes a norm by cuts and exact sums, on the host or in float64. Autograd through these steps
+`islices.norms.exact` computes a norm with cuts and exact sums, on the host or in float64. Autograd through these steps
 gives no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this module then
 *attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of
 primitives and attached norms, so derivatives of every order are those of the formula. The gradient is computed in the
@@ -46,7 +47,7 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return the `Member` of an accepted leaf for one norm of all elements. If `raw`, duplicates are not summed."""
+    """Return the `Member` of an accepted leaf for a norm over all elements. If `raw`, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout(), leaf)
     layout = Layout(False, not raw and not leaf.coalesced, leaf.dense_shape[0])
@@ -61,7 +62,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an accepted leaf, or an array, with values that are constants to differentiation."""
+    """Return an accepted leaf, or an array, with values that differentiation treats as constants."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -129,7 +130,7 @@ def _gradient_of_norms(
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
     """Return the derivative of a norm with respect to the elements x; where the norm is 0, the derivative is 0.
 
-    For order inf, each element with the largest absolute value gets the derivative as if it were the only such element.
+    For order inf, the derivative is 1 or -1 for each element with the largest absolute value, and 0 for all others.
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
@@ -146,7 +147,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return `upstream` divided by the number of elements that have the largest absolute value, the maximum norm."""
+    """Return `upstream` divided by the number of elements with the largest absolute value (for order inf)."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x), B.abs(x))
@@ -260,7 +261,8 @@ def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: A
 def _distinct(
     B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return (rows, place, valid). `rows` are the rows that norms cover, in x's dtype, summed as the layout requires.
+    """Return (rows, place, valid). `rows` are the rows from which norms are computed, in x's dtype, with duplicates
+    summed if the layout says so.
 
     `place` has the position of each slot's row in `rows`; None means that slot k has row k. `valid` is the mask of
     slots that are not empty; None means that no slot is empty.
@@ -285,14 +287,14 @@ def _masked(B: Backend, valid: Array | None, x: Array) -> Array:
 
 
 def _spread(B: Backend, c: Array, x: Array, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
-    """Return c, one number per norm of shape (k,), in a shape that broadcasts with the slots of x."""
+    """Return c, an array of one number per norm, in a shape that broadcasts with the slots of x."""
     if not by_row:
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
 def _gathered(B: Backend, x: Array, count: int | None, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
-    """Return for each norm the sum of the elements of its slots in x, shape (k,)."""
+    """Return for each norm the sum of those elements of x that belong to the norm, shape (k,)."""
     if not by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))

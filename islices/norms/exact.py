@@ -142,7 +142,7 @@ def extent_of(E: Backend, leaves: Matrices) -> Extent:
 
 
 def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], number: int) -> Sums:
-    """Return the sums that `fn` computes, added over one or more leaves; `number` is the number of sums."""
+    """Return the sums that `fn` computes, added over one or more leaves. `fn` computes `number` sums."""
     parts = [_of_groups(E, *leaf, fn, units, number) for leaf in leaves]
     return tuple(reduce(operator.add, sums) for sums in zip(*parts, strict=True))
 
@@ -198,7 +198,9 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm: a float, or an array (1,) under a trace."""
+    """Return a bound on the number of terms that a leaf adds to one norm: a float, or under a trace an array of shape
+    (1,).
+    """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])
     if known is not None:
@@ -283,7 +285,7 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the rounded sum of the parts, and the other possible float64 minus `total`.
+    """Return (total, off); the exact sum of the parts rounds to `total` or to total + off.
 
     `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
     """
@@ -314,7 +316,7 @@ def _finish(
     sums: Summing,
     ord: float,
 ) -> Array:
-    """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint of the two.
+    """Round each exact sum to total or to total + off, depending on the sign of the sum minus the midpoint of the two.
 
     Each step rounds the terms and the midpoint to multiples of a unit, a power of two that shrinks by `DIGIT` bits per
     step. The difference of the rounded numbers is an exact whole number of units. All roundings together change the
@@ -359,9 +361,9 @@ def _finish(
 
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
-    """Return for each row (the sum of the terms' bits at this step, a number above 0 if any term has lower bits).
+    """Return, for each row, the sum of the terms' bits at this step, and a number above 0 if any term has lower bits.
 
-    The sum counts units of this step.
+    The first sum is in units of this step.
     """
     first, second, large, near = columns
     sums: list[Array] = []
@@ -402,7 +404,8 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Return the sum of each row, shape (n,), by halves (clause 19): add the second half of the columns to the first.
+    """Return the sum of each row, shape (n,), by halves (SPEC clause 19): add the second half of the columns to the
+    first.
 
     Repeat until one column is left. The last column of an odd number is added at the end instead.
     """

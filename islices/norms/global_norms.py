@@ -1,7 +1,8 @@
 """The norm of all gradients of a tree, and the clip by this norm, in one process or over a group of ranks.
 
-`islices.norms.norm` computes the norm and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does
-both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and 25. May import: the core.
+`islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. For a group,
+`islices.distributed.norms` does both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and
+25. May import: the core.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
-    """Return the norm of all gradients of a tree together, over many ranks if a group of them is given.
+    """Return the norm of all gradients of a tree together, or of the trees on all ranks of a group.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None means that
         this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
-        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. Such a leaf
+        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf
         counts once.
 
     Returns
@@ -47,7 +48,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves
         differ between ranks; every rank raises.
     RankError, RankTimeout
-        Another rank's tree cannot be measured, or another rank did not take part in time.
+        The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 
     Examples
     --------
@@ -84,7 +85,7 @@ def clip_by_global_norm(
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        zeros, a step still changes rows through momentum and Adam's moments. To skip a step, pass
+        "zero", a step still changes rows through momentum and Adam's moments. To skip a step, pass
         ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated
         The same as for `global_norm`: the norm is over the leaves of all ranks, and every rank scales its leaves.

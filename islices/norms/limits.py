@@ -1,4 +1,4 @@
-"""Limits of clips: numbers, or arrays of one number, known or traced. No gradient flows to a limit.
+"""Limits of clips: numbers, or arrays with one element, known or traced. No gradient flows to a limit.
 
 A limit with a known value is checked; a traced limit is not checked, since traced code cannot raise for a value. SPEC
 clause 10. May import: `numpy`, the core below `islices.norms.clip`.
@@ -39,14 +39,16 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return the leaf; if the limit is traced, with traced values, because the clip is then unknown."""
+        """Return the leaf. If the limit is traced, return the leaf with traced values, because the clipped values are
+        unknown.
+        """
         if self.number is not None:
             return leaf
         self.check(parts(leaf)[0])
         return traced_with(leaf, self.array)
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """Return the limit in a form that E can compare with norms of this dtype: a number, or a constant array (1,).
+        """Return the limit as a number, or a traced limit as a constant array of shape (1,) and of this dtype.
 
         A traced max_norm below 0 counts as 0.
         """
@@ -64,7 +66,7 @@ class Limit(NamedTuple):
 
 
 def traced_with(leaf: Any, number: Array) -> Any:
-    """Return the leaf with values that are traced if they were known. `number` is a traced array of one number."""
+    """Return the leaf with traced values. `number` is any traced array of one number of the same framework."""
     B, values = parts(leaf)
     if modes.is_traced(B, values):
         return leaf
@@ -75,9 +77,9 @@ def traced_with(leaf: Any, number: Array) -> Any:
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`; raise TypeError unless it is a real number or an array, ValueError unless >= 0.
+    """Return max_norm as a `Limit`. Raise TypeError unless it is a real number or a 0-d array.
 
-    `name` is the name of the argument in messages.
+    Raise ValueError for a known number that is not >= 0. `name` is the name of the argument in messages.
     """
     if type(max_norm) is float and max_norm >= 0:  # nearly always
         return Limit(max_norm)

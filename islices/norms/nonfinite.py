@@ -1,7 +1,7 @@
-"""Decide the effect of a NaN or infinite norm: the option `nonfinite` of clips. SPEC clause 10.
+"""The option `nonfinite` of clips: the effect of a NaN or infinite norm. SPEC clause 10.
 
-For a known norm `islices.norms.clip` applies the decision. Functions that scale by arrays apply it to the mask of
-`finite_norms`. May import: `numpy`, the core.
+For a known norm `islices.norms.clip` applies the option. Functions that scale by arrays use the mask of `finite_norms`.
+May import: `numpy`, the core.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
 
 
 def finite_norms(E: Backend, norms: Array, nonfinite: str) -> Array | None:
-    """Return the mask of the norms whose values are not replaced by zeros, or None if no value is."""
+    """Return a mask with False for norms whose values become zeros. Return None unless `nonfinite` is "zero"."""
     return E.isfinite(norms) if nonfinite == "zero" else None

@@ -35,7 +35,7 @@ Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
-    """Return the norm of all elements of a gradient, taken as one vector.
+    """Return the norm of a gradient, which is the norm of the vector of all its elements.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
     """Return (E, norm, dtype): the norm of all leaves together, a float64 array of the backend E with shape (1,).
 
-    `dtype` is the dtype in which the user gets the norm. If `raw`, duplicates are not summed.
+    `dtype` is the dtype of the norm that the user gets. If `raw`, duplicates are not summed.
     """
     dtype = "float32"
     for seen in found:
@@ -241,7 +241,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return the slots of a leaf with the factor already multiplied; omit indices unless duplicates must be summed."""
+    """Return the slots of a leaf for a norm. If duplicates must be summed, the slots have indices, and no factor."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
@@ -266,7 +266,7 @@ def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
 
 
 def _over(leaf: Any, views: list[Host]) -> Any:
-    """Return the leaf with host views in place of the leaf's arrays; a dense leaf becomes its view."""
+    """Return the leaf with host views in place of the leaf's arrays; for a dense leaf return its view."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
     values: Any = views[0]
@@ -345,7 +345,7 @@ def check_float(B: Backend, values: Array) -> None:
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return a float64 norm as the user gets it: a 0-d array of `dtype` in the framework and on the device of `like`.
+    """Return a float64 norm as the user gets it: a 0-d array of `dtype`, of the framework and the device of `like`.
 
     If B is None (there are no leaves), return a 0-d NumPy array.
     """
@@ -365,7 +365,7 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
 
 
 def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
-    """Return float64 norms, an array of E, as an array of B with this dtype."""
+    """Return float64 norms of the backend E as an array of B, rounded to this dtype."""
     with E.scope():
         rounded = E.astype(norms, dtype)
     return B.asarray(rounded, like) if E is modes.HOST else rounded
@@ -395,11 +395,11 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. While a gradient is recorded, ord must be 2.
+        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2.
 
     Notes
     -----
-    Each norm is computed as by `norm`. The norm of order 2 is differentiable. SPEC clause 7.
+    Each row's norm is computed as in `norm`. The norm of order 2 is differentiable. SPEC clause 7.
 
     Examples
     --------
@@ -437,7 +437,7 @@ def top_k_rows(x: T, k: int) -> T:
     x : sparse gradient, None, or a list, tuple or dict of them
         The dtype must be floating. Duplicates are summed first; each leaf keeps its k rows.
     k : int
-        Not negative. A gradient with fewer than k rows keeps all of them.
+        The number of rows to keep, not negative. A gradient with fewer than k rows keeps all rows.
 
     Returns
     -------

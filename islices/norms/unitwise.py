@@ -1,4 +1,4 @@
-"""Clips by norms along axes, by norms of rows, or by the root mean square of a gradient's elements.
+"""Clips by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
 clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
@@ -54,7 +54,8 @@ T = TypeVar("T")
 def clip_by_block_rms(
     x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down to a root mean square of at most threshold. In a tree, clip each leaf separately.
+    """Scale a gradient down, so that the root mean square of its elements is at most `threshold`. In a tree, clip each
+    leaf separately.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ def clip_by_block_rms(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices" and outside of traces, a dense or coalesced gradient
-        within threshold is returned itself.
+        Sparse gradients are coalesced. With semantics "islices" and outside of traces, the result is x itself if x is
+        dense or coalesced and within threshold.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def clip_by_block_rms(
         threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is
         "raise" under a trace.
     FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite.
+        nonfinite="raise" and the root mean square is NaN or infinite.
 
     Notes
     -----
@@ -123,13 +124,13 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Scale every unit of a gradient down to a norm of at most clipping times the norm of that unit of params.
+    """Scale every unit of a gradient down to a norm of at most `clipping` times the norm of that unit of `params`.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     params : Table or dense array for each leaf of x, in the same structure
-        Each has the framework and the shape of the leaf.
+        Each table or array has the framework and the shape of its leaf.
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float
@@ -141,19 +142,20 @@ def adaptive_grad_clip(
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on its unit of the gradient.
+        A NaN or infinite norm makes the stored values of its unit NaN, raises FloatingPointError, or makes them zero.
 
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices" and outside of traces, a dense or coalesced gradient
-        without a changed unit is returned itself.
+        Sparse gradients are coalesced. With semantics "islices" and outside of traces, the result is x itself if x is
+        dense or coalesced and no unit changes.
 
     Raises
     ------
     TypeError, ValueError
-        params has another structure, framework or shape, or axes do not exist. axes is None for six dimensions or more,
-        two of them longer than 1. clipping or eps is negative or NaN, or semantics or nonfinite is unknown.
+        params has another structure, framework or shape, or axes do not exist. axes is None, and params have six
+        dimensions or more, of which two are longer than 1. clipping or eps is negative or NaN, or semantics or
+        nonfinite is unknown.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
 
@@ -203,7 +205,7 @@ def adaptive_grad_clip(
 def unit_axes(shape: Shape) -> tuple[int, ...]:
     """Return the axes that optax's norms reduce for parameters of this shape.
 
-    Raise ValueError for six dimensions or more, unless at most one of them has a length other than 1.
+    Raise ValueError if the shape has six dimensions or more, of which two or more are longer than 1.
     """
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
@@ -368,7 +370,7 @@ def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
     """Return (backend, norms) for an array's units.
 
-    On the host the array is not copied, unless the reduced axes or the other axes are not adjacent.
+    The host copies the array only if the reduced axes, or the other axes, are not adjacent.
     """
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
@@ -401,7 +403,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
 
 
 def clip_measured(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """Return the leaf with each unit clipped to the limit. Raise the errors of `refuse_nonfinite`."""
+    """Return the leaf with each unit clipped to the limit, or raise the errors of `refuse_nonfinite`."""
     leaf, E, norms = measured.leaf, measured.E, measured.norms
     B, values = parts(leaf)
     with E.scope():

@@ -59,7 +59,7 @@ def custom(
         state; and numbers. A parameter ``q`` is the square of g. The numbers are ``lr``, the hyperparameters, ``t``
         (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule returns a tuple: the new
         w, then the new arrays in the order of state and row_state. update must be a plain function that uses only
-        ``+``, ``-``, the operators of `islices.optim.operators`, and other such functions.
+        ``+``, ``-``, the operators of `islices.optim.operators`, and functions that use only these.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
@@ -146,11 +146,10 @@ def custom(
 
 
 def _check_code(rule: Any) -> None:
-    """Raise TypeError if a rule, or a function that the rule calls, has a comparison, an attribute, or a binary
-    operator other than ``+`` and ``-``.
+    """Raise TypeError if a rule uses an expression whose bits may differ between frameworks.
 
-    The bits of such expressions may differ between frameworks. For example, XLA fuses the product of ``*`` with a
-    following addition.
+    Such expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA
+    fuses the product of ``*`` with a following addition. The functions that the rule calls are checked too.
     """
     for x in dis.get_instructions(rule):
         if x.opname == "COMPARE_OP" or (x.opname == "BINARY_OP" and x.argrepr.rstrip("=") not in ("+", "-")):
@@ -166,8 +165,10 @@ def _check_code(rule: Any) -> None:
 
 
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
-    """Run a rule on NumPy arrays of one row. Raise TypeError if the rule raises or returns a wrong number of results,
-    and ValueError for a wrong shape."""
+    """Run a rule on NumPy arrays of one row, and check the results.
+
+    Raise TypeError if the rule raises or returns a wrong number of results, and ValueError for a wrong shape.
+    """
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}
     given = {name: elements if name in "gq" or shapes.get(name) == elements.shape else number for name in parameters}

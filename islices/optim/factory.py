@@ -37,7 +37,7 @@ def make(
     duplicates: str = "sum",
     **given: Any,
 ) -> Optimizer:
-    """Return the optimizer with a name; hyperparameters that are None get the defaults of the semantics.
+    """Return the optimizer with this name. Hyperparameters that are None get the defaults of `semantics`.
 
     Raise the errors that the public function documents.
     """

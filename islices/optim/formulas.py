@@ -49,24 +49,25 @@ class Formula:
         The class whose methods and attributes compute the rule's numbers.
     state : tuple of State
     squares : {"", "element", "row"}
-        The value of the rule's parameter q: absent, g * g, or the mean of g * g over the row.
+        The value of the rule's parameter q. "" means that the rule has no q, "element" means g * g, and "row" means the
+        mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
-        Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds to g,
-        "decoupled" multiplies w by a factor, and "shrunk" subtracts from w.
+        Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds a term to g,
+        "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
     options : tuple of str
         The rule's optional parameters that this formula uses. Parameters with the default False get True; all others
         get numbers.
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework processes duplicates one by one. Then g is the sum of the duplicates, and q the sum of the
-        squares of the duplicates.
+        True if the framework processes duplicates one by one. In raw formulas g is the sum of the duplicates, and q the
+        sum of the squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
-        The names of the numbers: the rule's, in the order of its parameters, and then the decay's.
+        The names of the rule's numbers, in the order of the rule's parameters, and then of the weight decay's numbers.
     constants : mapping of str to bool or None
         The values of the rule's optional parameters that are neither an array nor a number in this formula.
     """

@@ -86,7 +86,7 @@ class HostPlan(NamedTuple):
 
 
 def _opened(request: Request) -> HostPlan | None:
-    """Return the step's arrays, ready to be written. If no kernel supports them, change nothing and return None."""
+    """Return the step with host views of all its arrays, or None, without changes, if no kernel supports the arrays."""
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
@@ -115,7 +115,7 @@ def _opened(request: Request) -> HostPlan | None:
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     """Return the tasks of a step's kernels, which may run in any order.
 
-    A step on all rows whose rule needs one number per row runs here, in blocks, and has no tasks.
+    If the step updates all rows and the formula has one number per row, run the step here, in blocks, and return [].
     """
     request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
     own = []
@@ -137,8 +137,10 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
 
 
 def _finished(x: HostPlan, some: Host | None) -> Stepped:
-    """Finish a step after its tasks: round the master, if any, into the table, and increase the step count. Return the
-    table and the state."""
+    """Finish a step after its tasks, and return the table and the state.
+
+    Write the rounded rows of the master, if there is one, into the table, and increase the step count.
+    """
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
         for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
@@ -151,7 +153,7 @@ def _finished(x: HostPlan, some: Host | None) -> Stepped:
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:
     """Yield (order, ids, starts) for each block of the table's rows without the frozen rows.
 
-    `named` has the groups of the slices, or is None for a dense gradient.
+    `named` contains the groups of the slices' indices; for a dense gradient `named` is None.
     """
     for block in row_blocks(shape, frozen):
         if named is None:
@@ -170,8 +172,10 @@ def _expressible(formula: Formula) -> bool:
 
 
 def traced_step(request: Request) -> Stepped | None:
-    """Do a traced step on the rows of the slices, and return the table and the state. Return None if the backend calls
-    no kernel for the step."""
+    """Do a traced step on the rows of the slices, and return the table and the state.
+
+    Return None if the backend calls no kernel for the step.
+    """
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
@@ -196,7 +200,8 @@ def traced_step(request: Request) -> Stepped | None:
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
-    """Return the steps with their gradients clipped by global norm, and the norm as `islices.global_norm` returns it.
+    """Return the steps with their gradients clipped by the global norm, and the norm that `islices.global_norm`
+    returns.
 
     The function changes no array of the user.
     """

@@ -28,8 +28,7 @@ Setting: TypeAlias = Scheduled | None
 
 
 class Accepted(NamedTuple):
-    """The accepted values of a hyperparameter: a text for error messages, and a function that returns True for an
-    accepted value."""
+    """The accepted values of a hyperparameter: a text for error messages, and a function that checks a value."""
 
     accepted: str
     holds: Callable[[float], bool]

@@ -137,7 +137,7 @@ def _check_state(
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
     """Return the checked gradient, and B's `Look` at its arrays.
 
-    The gradient is a dense array or slices. Unless traced, slices have lost their padding, and their indices are in
+    The gradient is a dense array or slices. Slices that are not traced have no padding, and all their indices are in
     range.
     """
     leaf = accept(grad, "grad")
@@ -169,7 +169,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:
-    """Return the argument `apply` as a bool: True if the step changes anything.
+    """Return the argument `apply` as a bool; False means that the step changes nothing.
 
     If `apply` is traced, return 1 or 0 as an int32 array of B with shape (1,).
     """
@@ -191,7 +191,7 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
     """Return (rows, mask length) for the argument `frozen`.
 
-    Rows are ascending and unique, or None if `frozen` is None or has no row numbers. The length is None unless `frozen`
+    Rows are ascending and unique, or None if `frozen` is None or an empty sequence. The length is None unless `frozen`
     is a mask.
     """
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
@@ -210,8 +210,10 @@ def frozen_argument(rows: Host | None, mask_length: int | None) -> Host | None:
 
 
 def check_frozen(frozen: Host | None, mask_length: int | None, rows: int) -> Host | None:
-    """Return the frozen rows, or None if there are none. Raise if a table with `rows` rows lacks one, or if the mask
-    has another length."""
+    """Return the frozen rows, or None if there are none.
+
+    Raise IndexError if a table with `rows` rows lacks one of them, and ValueError if the mask has another length.
+    """
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
     if frozen is None or len(frozen) == 0:

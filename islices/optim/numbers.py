@@ -29,7 +29,7 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
 
-    Records derive classes from this class for numbers that a semantics computes or rounds differently.
+    Classes in the records derive from this class, and compute or round numbers as one semantics requires.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Numbers:
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
 
     def narrow(self, x: Any) -> Array:
-        """Return x as an array of `narrow_dtype`, or, if that is empty, of the dtype in which the rule computes."""
+        """Return x as an array of the dtype `narrow_dtype`, or of the dtype `wide` if `narrow_dtype` is empty."""
         return self.E.astype(self.array_of(x), self.narrow_dtype or self.wide)
 
     def power(self, base: Any) -> Array:
@@ -154,7 +154,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t, computed by Python's ``**`` like frameworks do, or by `power` in traced code."""
+        """Return base^t, computed with Python's ``**`` as in the frameworks, or with `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:
@@ -176,8 +176,10 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
-    """Return base^t for t >= 1 with the bits of `Numbers.power`, but without the factors for digits far above the
-    highest digit of t."""
+    """Return base^t for t >= 1 with the bits of `Numbers.power`.
+
+    The factors for binary digits far above the highest digit of t are left out, since they are 1.
+    """
     size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
     factors: list[float] = []
     for k, x in enumerate(_repeated_squares(base)[:size]):
@@ -242,8 +244,10 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `step_numbers`: a dict from counts to numbers. Numbers under the key None hold for every
-    count."""
+    """Return the cache of `step_numbers`: a dict from step counts to numbers.
+
+    Numbers under the key None do not depend on the step count.
+    """
     return {}
 
 

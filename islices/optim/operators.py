@@ -42,7 +42,7 @@ def _unbound() -> NoReturn:
 
 
 def mul(a: Any, b: Any) -> Any:
-    """Return the rounded product of a and b. It is never fused with a following addition."""
+    """Return the rounded product of a and b. The product is never fused with a following addition."""
     _unbound()
 
 
@@ -103,8 +103,10 @@ def row_mean(x: Any) -> Any:
 
 
 def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x) -> Rule:
-    """Return a rule with the same code but other operators. The functions that the rule calls are bound and then passed
-    to `wrap`."""
+    """Return a rule with the same code but other operators.
+
+    The functions that the rule calls get the same operators, and are then passed to `wrap`.
+    """
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
     scope = dict(operators)
@@ -157,8 +159,8 @@ def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
 def number_operators(wide: str) -> Mapping[str, Any]:
     """Return the operators on single numbers of a dtype, compiled with numba (``pip install "islices[fast]"``).
 
-    Results have the same bits as on arrays: numba contracts operations only with its option fastmath. Raise ImportError
-    without numba.
+    Results have the same bits as on arrays, because numba contracts operations only with its option fastmath. Raise
+    ImportError without numba.
     """
     try:
         import numba

@@ -147,10 +147,10 @@ class Optimizer:
         return all(spec.name == "accumulator" for spec in self._formula.state)
 
     def _check_dense(self, source: str) -> None:
-        """Raise ValueError for a dense gradient if the user passed rows="touched" and the formula changes rows with a
-        zero gradient.
+        """Raise ValueError for a dense gradient if the user passed rows="touched" and the step would change all rows.
 
-        `source` says how users get a sparse gradient.
+        A step does not change rows with a zero gradient if the formula only sums squares and weights do not decay. The
+        argument `source` is a text that says how users get a sparse gradient.
         """
         stays = self._only_sums_squares and not is_on(self.hyper.get("weight_decay", 0))
         if self._requested == "touched" and not stays:
@@ -173,9 +173,9 @@ class Optimizer:
         Returns
         -------
         dict of str to array; or the structure of table, with such dicts
-            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's shape
-            or one number per row, and the table's dtype, but float32 for a 16-bit table. If master is True, there
-            is also "master". The state of a tf.Variable consists of tf.Variables.
+            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's
+            shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a 16-bit table.
+            If master is True, there is also "master". The state of a tf.Variable consists of tf.Variables.
 
         Raises
         ------
@@ -245,7 +245,7 @@ class Optimizer:
         return step_tables(self, table, grad, state, donate, apply)
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Request:
-        """Check the arguments for one table, and return the step, for `check_requests` and then `take_steps`."""
+        """Check the arguments for one table, and return the step as a `Request`."""
         formula = self._formula
         at = accept_tables(table, state, formula, self)
         B, step, held = at.B, at.arrays["step"], at.held
@@ -268,7 +268,7 @@ class Optimizer:
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """Implement `Optimizer.step` as a function, because compilers can replace a function."""
+    """Implement `Optimizer.step` as a module function, which an adapter can replace in compiled code."""
     if donate is not False:
         donate = check_flag(donate, "donate")
     if opened(table) is None:
@@ -300,8 +300,10 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[Stepped]:
-    """Do steps that share no memory, and return the table and the state of each step. A step without a gradient changes
-    nothing."""
+    """Do steps that share no memory, and return the table and the state of each step.
+
+    A step without a gradient changes nothing.
+    """
     taken = []
     for request in requests:
         if request.grad is not None:
@@ -318,7 +320,7 @@ def take_steps(requests: Sequence[Request]) -> list[Stepped]:
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
     """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses.
 
-    `names` are the prefixes of argument names in messages.
+    `names` has a prefix for each step, which messages put before the names of arguments.
     """
     if _are_apart(requests):
         return
@@ -364,8 +366,10 @@ def _are_apart(requests: Sequence[Request]) -> bool:
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
-    """Return the leaves of tree that correspond to table's leaves, in table's order. Raise ValueError if the structures
-    differ."""
+    """Return the leaves of `tree` that correspond to the leaves of `table`, in the order of `table`.
+
+    Raise ValueError if the structures differ.
+    """
     try:
         return aligned(table, tree)
     except Exception:  # an object in the place of a container may raise any error

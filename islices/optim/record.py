@@ -1,4 +1,4 @@
-"""The record of an optimizer: its formula in each semantics, and the ranges and the other names of hyperparameters.
+"""The record of an optimizer: its formula in each semantics, and the ranges and names of its hyperparameters.
 
 Making a record registers it for `islices.optim.factory`, the framework modules, the conformance suite and the tables of
 docs/optimizers.md. The records are in islices/optim/records/. SPEC clauses 11 and 16.
@@ -35,11 +35,12 @@ class Preset:
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        The meaning of the state's arrays that differ between semantics. momentum contains gradients (0), steps that are
-        subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected means (1).
+        The meaning of each state array whose meaning differs between semantics. momentum contains gradients (0), steps
+        that are subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected
+        means (1).
     within : float
-        The accepted difference from the framework, in units of float32's eps times the sum of the initial size and the
-        sizes of all changes. 0 means equal bits.
+        The accepted difference from the framework's result. The unit is float32's eps times the sum of the initial size
+        and the sizes of all changes. 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -73,11 +74,11 @@ class Record:
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
-        The names of the state's arrays in torch's states, where they differ.
+        The names of the state's arrays in torch's states, where they differ from the names in islices.
     added : tuple of str
         The state's arrays that exist only with an option.
     recomputed : mapping of str to callable
-        Further entries of torch's states, which are functions of the hyperparameters and the step count.
+        Functions that compute further entries of torch's states from the hyperparameters and the step count.
     fixed : tuple of str
         Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
@@ -104,8 +105,10 @@ class Record:
 
     @cache  # noqa: B019  # there is only one record per optimizer
     def spelled(self, semantics: str) -> Mapping[str, str]:
-        """Return a dict from islices' names of hyperparameters to a framework's names, even for a semantics without a
-        preset."""
+        """Return a dict from islices' names of hyperparameters to a framework's names.
+
+        The semantics may lack a preset for this optimizer.
+        """
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
         return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}
@@ -202,8 +205,10 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
 
 
 def check_names(given: Iterable[str], needed: Iterable[str], others: Iterable[str], place: str) -> None:
-    """Raise ValueError if `given`, the names of a state's arrays, lacks a name in `needed` or has a name in neither
-    `needed` nor `others`."""
+    """Check `given`, the names of a state's arrays.
+
+    Raise ValueError if `given` lacks a name in `needed`, or has a name in neither `needed` nor `others`.
+    """
     unknown = next((name for name in given if name not in (*needed, *others)), None)
     lacking = next((name for name in needed if name not in given), None)
     if unknown is not None or lacking is not None:

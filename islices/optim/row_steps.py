@@ -1,4 +1,5 @@
-"""One step of an optimizer: read the gradient's rows of the table, apply the rule to copies, and write them back.
+"""One step of an optimizer: read the table's rows that the gradient contains, apply the rule to these copies, and write
+the new rows.
 
 `Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
 possible. If arrays change in place, a step outside traced code allocates no table-sized array.
@@ -65,14 +66,14 @@ class Request(NamedTuple):
 
     @property
     def numbers(self) -> Array:
-        """Return the rule's numbers as an array of B."""
+        """Return the rule's numbers as an array of the table's backend."""
         if not isinstance(self.known, np.ndarray):
             return self.known
         with self.at.B.scope():
             return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
-        """Return an iterator over pieces of new rows. The caller must write each piece before it reads the next."""
+        """Return an iterator over (row numbers, new rows). The caller must write each pair before it reads the next."""
         if self.touched:
             return self.some_rows()
         B, grad = self.at.B, self.grad
@@ -196,7 +197,7 @@ def count_step(request: Request) -> Array:
 
 
 def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: bool) -> Sequence[Any]:
-    """Write each piece before computing the next, and return the tables."""
+    """Write each pair (row numbers, new rows) into the tables before computing the next, and return the tables."""
     for ids, rows in pieces:
         tables = [write_rows(B, x, ids, new, donate=donate) for x, new in zip(tables, rows, strict=True)]
     return tables
@@ -296,12 +297,12 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """Return x^exponent for `x` and `exponent` of one dtype; `exponent` and `one` have the shape (1, ..., 1) (SPEC
-    clause 16).
+    """Return x^exponent for `x` and `exponent` of one dtype (SPEC clause 16).
 
-    Roots and products are correctly rounded; no framework's pow is. The result r starts at 1. For each binary digit of
-    the exponent's fraction, from the last to the first, r becomes sqrt(r), times sqrt(x) if the digit is 1. So each
-    root halves the error so far. Then r is multiplied by the power for the exponent's whole part.
+    `exponent` and `one` have the shape (1, ..., 1). Roots and products are correctly rounded; no framework's pow is.
+    The result r starts at 1. For each binary digit of the exponent's fraction, from the last to the first, r becomes
+    sqrt(r), times sqrt(x) if the digit is 1. So each root halves the error so far. Then r is multiplied by the power
+    for the exponent's whole part.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)
@@ -315,7 +316,7 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Array], list[Array]]:
-    """Return (masks of the whole part's binary digits, units first; masks of the fraction's digits, halves first)."""
+    """Return masks of the whole part's binary digits, lowest first, and of the fraction's digits, highest first."""
     powers = [one]
     for _ in range(WHOLE - 1):
         powers.append(powers[-1] + powers[-1])

@@ -33,11 +33,11 @@ def adam_rule(
 ):  # fmt: skip
     """Apply Adam (Kingma and Ba 2015, algorithm 1). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    `rate` is the learning rate, divided by the correction of the mean unless `correction1` is given. If neither `root`
-    nor `correction2` is given, `rate` also contains the correction of the root. If `v_max` is given (amsgrad, Reddi et
-    al. 2018), the root is of the largest mean square so far. If `early`, the mean is multiplied by the rate before the
-    division. If `weight_decay` is given, weight_decay times the weight is added to the direction before the
-    multiplication by the rate.
+    `rate` is the learning rate, divided by the bias correction of m unless `correction1` is given. If neither `root`
+    nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
+    Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early`, the mean is
+    multiplied by the rate before the division. If `weight_decay` is given, weight_decay times the weight is added to
+    the direction before the multiplication by the rate.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -112,8 +112,7 @@ class OptaxAdam(Numbers):
         return self.exact_lr
 
     def correction(self, beta: str) -> Any:
-        """Return 1 - beta^t as JAX without x64 computes it, with beta, its power and the difference rounded to
-        float32.
+        """Return 1 - beta^t as JAX without x64 computes it, with each result rounded to float32.
 
         The difference loses digits: with beta 0.999 its relative error is 1e-5 at the first step.
         """
@@ -176,7 +175,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. rows="all" is lazy_update=False, whose kernel squares the gradient first."""
+    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False) the gradient is squared first."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)

@@ -41,8 +41,8 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
     """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), `shrinkage` is 2 l2_shrinkage.
 
-    An element with ``|z| <= l1`` becomes exactly zero; if `everywhere`, as in Keras, the element becomes the quotient,
-    which may be NaN.
+    An element with ``|z| <= l1`` becomes exactly zero; if `everywhere`, as in Keras, the element gets the same quotient
+    as all others, which may be NaN.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -85,8 +85,10 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
-    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself, else the options of a general
-    power."""
+    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
+
+    For any other power return the options with which the rule calls `power`.
+    """
     return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
 
 

@@ -54,7 +54,7 @@ def _products(c: float) -> Host:
 
 
 def _momenta(n: Numbers, beta1: Any, c: float) -> tuple[Array, Array]:
-    """Return mu_t and mu_(t+1)."""
+    """Return mu_t and mu_(t+1), the momentum coefficients of this step and of the next step."""
     E, one, half = n.E, n.number(1.0), n.number(0.5)
     now = n.power(c)
     after = E.round_product(now, n.number(c))
@@ -63,7 +63,7 @@ def _momenta(n: Numbers, beta1: Any, c: float) -> tuple[Array, Array]:
 
 
 def _product(n: Numbers, beta1: Any, c: float) -> Array:
-    """Return the product mu_1 ... mu_t."""
+    """Return mu_1 ... mu_t, the product of the momentum coefficients so far."""
     products = _products(c)
     last = n.array(np.full(1, len(products) - 1, np.int32))
     place = n.E.where(n.E.in_range(n.count, len(products)), n.count, last)
@@ -90,7 +90,7 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
 
 
 def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correction2, lr, eps, beta1=None, beta2=None):
-    """Apply Nadam with the bias correction `after1` of the running mean and `left` of the gradient.
+    """Apply Keras's Nadam. `after1` is the bias correction of the running mean, and `left` that of the gradient.
 
     If `beta1` is given, use optax's order of operations.
     """
@@ -107,7 +107,7 @@ def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correcti
 # ---------------------------------------------------------------------- numbers
 class IslicesNadam(adam.IslicesAdam):
     def momenta(self) -> tuple[Array, Array, Array]:
-        """Return mu_t, mu_(t+1) and mu_1 ... mu_t."""
+        """Return mu_t, mu_(t+1) and the product mu_1 ... mu_t."""
         beta1, c = self.h["beta1"], _fading(self.h["momentum_decay"])
         return (*_momenta(self, beta1, c), _product(self, beta1, c))
 

@@ -47,8 +47,10 @@ def rmsprop_rule(
 
 
 def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
-    """Apply TensorFlow's RMSprop for slices: the rule multiplies by a reciprocal root, and adds eps before subtracting
-    the squared mean."""
+    """Apply TensorFlow's RMSprop for slices.
+
+    The rule multiplies by a reciprocal root, and adds eps before it subtracts the squared mean.
+    """
     mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:

@@ -1,8 +1,8 @@
-"""Define `Cause`, one possible reason for a difference, with the function that proposes changes or factors, and the
-line of code that fixes the difference.
+"""Define `Cause`, one possible reason for a difference.
 
-The search and the report use only the records of causes, and no name of a cause. To add a cause, write its record and
-its function in a module of `islices.porting.compare.causes`. That package collects the records.
+A record of a cause has a function that proposes changes or factors, and the line of code that fixes the cause. The
+search and the report use only these records, and no name of a cause. To add a cause, write its record and its function
+in a module of `islices.porting.compare.causes`. That package collects the records.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Change:
     """A change of one side that may make the side equal to the other.
 
     `apply` maps (rows of the side, rows of the other side, the tensor) to the changed rows, or to None if nothing
-    changes. `apply` accepts any rows of a tensor, and uses numbers that were estimated from the data before. `cost` is
-    the evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
-    `everywhere` is True, equal tensors change as well. If `moved` is not empty, it replaces `apply`: it has each tensor
-    of side a with other row numbers, or None for an unchanged tensor.
+    changes. `apply` accepts any rows of a tensor, and may use numbers that were estimated from the data. `cost` is the
+    evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
+    `everywhere` is True, equal tensors change as well. If `moved` is not empty, `moved` replaces `apply`: for each
+    tensor, `moved` has side a with other row numbers, or None if the tensor stays unchanged.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The factor a / b of each tensor that a cause predicts, within the relative `tolerance`.
+    """The factor a / b that a cause predicts for each tensor, within the relative `tolerance`.
 
     `text` has {a} and {b} for the sides. `cost` is the evidence in bits that numbers estimated from the data use up.
     """
@@ -57,8 +57,8 @@ class Factor:
 class Cause:
     """One possible reason for a difference.
 
-    The function `propose` changes or renumbers rows; the function `foretell` predicts a factor between the sides. The
-    other attributes describe the cause for the search and the report.
+    The function `propose` proposes changes of values or of row numbers; the function `foretell` predicts a factor
+    between the sides. The other attributes describe the cause for the search and the report.
     """
 
     #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.

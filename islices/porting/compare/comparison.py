@@ -1,5 +1,4 @@
-"""Define the data that causes read: every tensor on both sides, the gradient before clipping, and facts from the
-caller."""
+"""Define the input of causes: every tensor on both sides, the gradient before clipping, and facts from the caller."""
 
 from __future__ import annotations
 
@@ -39,8 +38,10 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides, without the zero rows of a dense tensor. The raw gradient, the table and the padding
-    row are None if they are unknown."""
+    """One tensor on both sides. The zero rows of a dense tensor are left out.
+
+    The raw gradient, the table and the padding row are None if they are unknown.
+    """
 
     name: str
     a: Stored
@@ -126,7 +127,7 @@ class Norm(NamedTuple):
     slots: float | None = None
 
     def joined(self, x: Stored | Rows | None) -> Norm:
-        """Return the norm of the rows so far and the rows `x` together. None adds no rows."""
+        """Return the norm after the rows of `x` are added. None adds no rows."""
         if x is None:
             return self
         slots = None if x.slot_norm is None else math.hypot(self.slots or 0.0, x.slot_norm)

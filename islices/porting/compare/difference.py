@@ -100,10 +100,10 @@ def diff(
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
-        The raw gradient before clipping, from which both sides were computed. Pass it uncoalesced if possible, to show
-        duplicates.
+        The raw gradient before clipping, from which both sides were computed. Pass an uncoalesced gradient if possible,
+        so that `diff` sees the duplicates.
     max_norm : float, optional
-        The limit to which one side or both were clipped, or should have been.
+        The limit to which one or both sides were clipped, or should have been clipped.
     padding_idx : int, optional
         The row number of the padding row; a negative number counts from the end.
     batch_size, tokens : int, optional
@@ -154,8 +154,11 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, and explain the differences. `explained` gets the positions of all tensors except equal
-    tensors of whole numbers. `called` has the names of the sides."""
+    """Measure all tensors, and explain the differences.
+
+    `explained` gets the positions of all tensors except equal tensors of whole numbers. `called` has the names of the
+    sides.
+    """
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b

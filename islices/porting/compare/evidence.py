@@ -4,12 +4,14 @@
 sum of m terms (m - 1 additions). On each side, a term may go through a reciprocal, a product, the division of a mean, a
 clipping factor and a cast. These operations round at most 8 times; each rounding is at most half an eps of the sum of
 |terms|. To first order, the sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of neither side
-are known, m is 1, and the largest |value| of the row replaces the sum of |terms|. Then elements that are small because
-of cancellation are no evidence. Integers do not round: their bound is 0. An infinity agrees only with itself.
+are known, m is 1, and the largest |value| of the row replaces the sum of |terms|. Without known slots, elements that
+are small because of cancellation are no evidence. Integers do not round: their bound is 0. An infinity agrees only with
+itself.
 
-**Slack.** Two models may compute their layers in different orders or by different functions. Then the gradients of the
-rows differ before any sum. The size of this difference depends on the terms of the tensor, not on the value of each
-element. With slack s, every element may differ by a further s times the largest |value| of its tensor (`SLACKS`).
+**Slack.** Two models may compute their layers in different orders or by different functions. The gradients of the rows
+of two such models differ before any sum. The size of this difference depends on the terms of the tensor, not on the
+value of each element. With slack s, every element may differ by a further s times the largest |value| of its tensor
+(`SLACKS`).
 
 **Evidence.** An element may differ by D before the change and agree within the bound r after it. By chance, about one
 of D / r random pairs would agree. So the element counts as log2(D / r) bits of evidence, at most the precision of its
@@ -151,8 +153,7 @@ def _digits(x: Array) -> Array:
 
 # ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
-    """Return the factor c that fits x = c * y best by least squares, over finite elements; 0 if all elements of y are
-    zero."""
+    """Return the least-squares factor c of x = c * y over finite elements; 0 if all elements of y are zero."""
     square = product = 0.0
     for p in pairs:
         if p is not None:

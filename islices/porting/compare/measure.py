@@ -1,5 +1,5 @@
-"""Measure the difference of two tensors in rows, elements and norms. "Equal" means "same bits", as the specification
-defines it.
+"""Measure the difference of two tensors in rows, elements and norms. "Equal" means "same bits" in the sense of the
+specification.
 
 Two sparse gradients are compared by their coalesced rows. So the order of the slots, and whether duplicates are already
 summed, make no difference. A row that only one side stores is a difference even if the row is zero, because a lazy
@@ -46,8 +46,9 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """The number of rows of one kind, and the first ten rows. A row is (row number, the first six values on each side
-    that has the row)."""
+    """The number of rows of one kind, and the first ten of these rows. A row is (row number, the first six values on
+    each side that has the row).
+    """
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()

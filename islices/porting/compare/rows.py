@@ -1,4 +1,4 @@
-"""Define `Rows`, the float64 rows of a tensor that causes transform, and choose a sample of the rows of large tensors.
+"""Define `Rows`, rows of a tensor in float64, to which causes apply changes; sample the rows of large tensors.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values as a 2-D array with one line for each row of the tensor."""
+        """Return the values as a 2-D array, in which each row is a flattened row of the tensor."""
         return matrix(self.values)
 
     @property
@@ -111,7 +111,7 @@ class Rows:
 
 
 def rows_at(x: Stored, places: Any) -> Rows:
-    """Return the rows of x that `places` selects: a mask, a slice or an array of positions in x.ids."""
+    """Return some rows of x. `places` is a mask, a slice or an array of positions in x.ids."""
     ids, values = x.ids[places], wide(x.values[places])
     rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:
@@ -146,7 +146,7 @@ def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
 
 
 def _tops(s: Stored) -> Iterator[Array]:
-    """Yield the largest |value| of each row, block by block."""
+    """Yield arrays with the largest |value| of each row, block by block."""
     for part in blocks(len(s.ids), s.row_shape):
         yield row_tops(np.nan_to_num(np.abs(wide(s.values[part])), nan=math.inf, posinf=math.inf))
 

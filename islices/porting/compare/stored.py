@@ -142,7 +142,7 @@ def wide(x: Array) -> Array:
 
 
 def matrix(x: Array) -> Array:
-    """Return a 2-D array with one line for each row of the tensor x."""
+    """Return x as a 2-D array, in which each row is a flattened row of the tensor."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
@@ -193,7 +193,7 @@ def dot(x: Array, y: Array) -> float:
 
 
 def norm_of(x: Array) -> float:
-    """Return the 2-norm of all elements before the last rounding of SPEC clause 7."""
+    """Return the 2-norm of all elements as a float64, without the last rounding of SPEC clause 7."""
     x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
         _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)

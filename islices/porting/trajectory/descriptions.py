@@ -18,7 +18,8 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """Return the description of an optimizer as a dict of JSON values. A description is checked and copied.
+    """Return the description of an optimizer as a dict of JSON values. If x already is a description, check and copy
+    it.
 
     Raise TypeError if a hyperparameter of the optimizer is a function or an array. Raise TypeError or ValueError if a
     description is invalid.

@@ -62,8 +62,10 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """Return None if a leaf has not changed, slices with the changed rows of a float table if at most half have
-    changed, else the leaf."""
+    """Return the part of a leaf to write: None if the leaf has not changed, else the leaf or slices.
+
+    Slices contain the changed rows of a float table, if at most half of the rows have changed.
+    """
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:
@@ -79,8 +81,10 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
 
 # ---------------------------------------------------------------------- reading
 def read_folder(folder: Any, argument: str) -> Iterator[Step]:
-    """Return an iterator over the steps of a recording. Raise FileNotFoundError if there is no folder, ValueError if it
-    contains no step."""
+    """Return an iterator over the steps of a recording.
+
+    Raise FileNotFoundError if there is no folder, and ValueError if the folder contains no step.
+    """
     path = Path(os.fsdecode(folder))
     if not path.is_dir():
         raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")

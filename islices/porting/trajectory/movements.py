@@ -4,8 +4,8 @@ A movement is the change of an element by a step. The allowance limits the dista
 an element. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus
 the rounding of the table, plus 2 r R, plus the distance of the element before the step. Here r is the relative distance
 between the two sides' inputs of that element's step, which are gradients and states. If a gradient has cancelled, r is
-near 1. There, Adagrad and Adam take full steps in the direction of a rounding error, and the allowance 2 R accepts any
-two movements.
+near 1. At such elements Adagrad and Adam take full steps in the direction of a rounding error. Two such steps differ by
+at most 2 R, which is within the allowance.
 
 `Past` stores the contribution of earlier steps to the allowance.
 
@@ -229,8 +229,10 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Return the element whose movements on both sides use most of the allowance. The allowance includes the distance
-    of the sides before the step."""
+    """Return the distance at the element whose movements on both sides use most of the allowance.
+
+    The allowance includes the distance of the sides before the step.
+    """
     found = Found(0.0, 0.0, name)
     moved = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(moved), before[0].shape[1:]) if len(moved) else ():

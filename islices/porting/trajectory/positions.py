@@ -111,7 +111,7 @@ def host_leaves(tree: Any, argument: str) -> Leaves:
 def read_step(given: Any, argument: str, number: int) -> Step:
     """Return one step of a user's iterator. The step gets `number` unless it contains a number.
 
-    Raise TypeError if the step is not a mapping of positions, ValueError if a position or the number is invalid.
+    Raise TypeError if the step is not a mapping of positions, and ValueError if a position or the number is invalid.
     """
     if isinstance(given, Step):
         return given

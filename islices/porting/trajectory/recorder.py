@@ -26,10 +26,10 @@ class Recorder:
     folder : str or path
         The folder for the files; the folder is made if it does not exist.
     every : int
-        Record step 1 and each step whose number is a multiple of this. Other steps are counted but not written.
+        Record step 1 and each step whose number is a multiple of `every`. Other steps are counted but not written.
     overwrite : bool
-        If True, delete the steps that the folder already contains. If False, raise ValueError if the folder contains
-        steps.
+        True deletes the steps that the folder already contains. With False, a folder that contains steps raises
+        ValueError.
     metadata : mapping of str to str, optional
         Further texts to write into each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
         ``batch_size`` and ``tokens``.

@@ -102,8 +102,10 @@ def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of the first steps of both sides: by `pair`, by name, or by shape if no name is common. Raise
-    TypeError or ValueError if `pair` is invalid, ValueError if no tensors match."""
+    """Pair the tensors of the first steps of both sides: by `pair`, by name, or by shape if no name is common.
+
+    Raise TypeError or ValueError if `pair` is invalid, and ValueError if no tensors match.
+    """
     left, right = _tensors(a), _tensors(b)
     names = {q: p for p, q in pair_names(left, right, pair).items()}
     if not set(left) & set(right):

@@ -34,7 +34,7 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain. All positions before it agree.
+        The first position that rounding does not explain. All earlier positions agree.
     tensor : str
         The tensor that exceeds its allowance most.
     apart, allowed : float
@@ -67,10 +67,10 @@ class Parity(Reported):
     stop : Stop or None
         The position where the trainings diverge; None if `equal` is True.
     steps : tuple of Verdict
-        One verdict for each compared step. The last verdict is of the last compared step, where the comparison may have
-        stopped early.
+        One verdict for each compared step. The last verdict is of the last compared step, within which the comparison
+        may have stopped.
     same_bits : int
-        The number of steps, counted from the first, in which all values that both sides have agree to the bit.
+        The number of steps, counted from the first, in which all values that exist on both sides have the same bits.
     names : (str, str)
         The names of the sides.
     pairs : dict of str to str
@@ -138,7 +138,7 @@ def parity(
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
         The optimizer of the tables, or a dict from tensors' names to optimizers. `parity` uses the optimizer to explain
-        steps. By default, the recordings name the optimizer.
+        steps. By default, `parity` reads the optimizers from the recordings.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     ignore : sequence of str

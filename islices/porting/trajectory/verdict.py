@@ -55,7 +55,7 @@ class Verdict:
     loss : (float, float)
         The losses of both sides; NaN if a side has no loss.
     same_bits : bool
-        True if all values that both sides have agree to the bit.
+        True if all values that exist on both sides have the same bits.
     stop : str or None
         The position that rounding does not explain.
     """

@@ -33,8 +33,11 @@ OPTAX = (
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norms of one side: of all tensors together, of the unsummed slots of all tensors (None if unknown), and of
-    each tensor."""
+    """The norms of one side.
+
+    `true` is the norm of all tensors together, and `raw` the norm of the unsummed slots of all tensors (None if
+    unknown). `each` has the norm of each tensor.
+    """
 
     true: float
     raw: float | None
@@ -42,8 +45,11 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return the norms of a and b. If a side's slots are unknown, the norm of its slots is estimated with the ratio of
-    the two norms on the other side, or of the raw gradient."""
+    """Return the norms of a and b.
+
+    If the slots of a side are unknown, the norm of the slots is estimated from the norm of the rows. The ratio of the
+    two norms is then the ratio on the other side, or in the raw gradient.
+    """
     whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
     slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
     known = [k for k, side in enumerate(both.norms) if any(n.slots is not None for n in side)]
@@ -78,15 +84,18 @@ class Clipping:
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
     def factor(self, a: float | None, b: float | None) -> float | None:
-        """Return the factor a / b between two sides whose norms `a` and `b` were clipped to one limit; None if a norm
-        is unknown."""
+        """Return the factor a / b between two sides that were clipped to one limit, or None if a norm is unknown.
+
+        `a` and `b` are the norms that the clips reduced to the limit: norms of rows, or of unsummed slots.
+        """
         left = [side.true for side in self.left]
         if a is None or b is None or not all(0 < n < math.inf for n in (a, b, *left)):
             return None
         return (b / left[1]) / (a / left[0])
 
     def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
-        """Yield the cases in which one side clips all tensors by their common norm, and the other side clips otherwise.
+        """Yield the cases in which one side clips all tensors by their common norm, and the other side clips in another
+        way.
 
         A case is (the other side, norms of the tensors there, limit, relative tolerance of the limit, limit for the
         text).
@@ -119,10 +128,10 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return the decimal number of at most two digits that is close to x, as people write max_norm; None if there is
-    none.
+    """Return the number of at most two decimal digits that is close to x, or None if there is none.
 
-    Too many 16-bit numbers are close to short decimals, so the user must give the limit of a 16-bit gradient.
+    Users mostly choose a max_norm with few digits. Too many 16-bit numbers are close to short decimals, so the user
+    must give the limit of a 16-bit gradient.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None

@@ -85,8 +85,10 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 
 # ---------------------------------------------------------------------- row numbers
 def shifted(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that row numbers on one side are larger or smaller by one, if the search has made no other change
-    before."""
+    """Propose that row numbers on one side are larger or smaller by one.
+
+    The search can make this change only before all other changes.
+    """
     for step in () if both.chain else (1, -1):
         moved = [_shifted(whole.a, whole.b, step) for whole in both.source]
         if any(moved):

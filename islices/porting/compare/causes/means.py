@@ -17,8 +17,7 @@ from islices.porting.compare.stored import Stored
 
 
 def mean(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors between two sides whose losses have different divisors, such as the batch size and the
-    tokens."""
+    """Yield the factors between two sides whose losses have different divisors, such as samples and tokens."""
     counts = {1: ["nothing"], **_counts(now)}
     pairs = list(permutations(counts, 2))
     for p, q in pairs:  # a is divided by p, b by q

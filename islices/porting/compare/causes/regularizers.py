@@ -1,5 +1,6 @@
-"""Define the cause "regularizer": one side's loss has a penalty on the table, so its gradient contains lambda times the
-table."""
+"""Define the cause "regularizer": one side's loss has a penalty on the table, so that side's gradient contains lambda
+times the table.
+"""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ PAIRS, WEIGHT = 12, 12.0
 def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, str] = ("a", "b")) -> Difference:
     """Compare the tables after one step of each side, and name the differences between the optimizers of the steps.
 
-    A cause is reported under two conditions. The recipes reproduce each side's step within the bound on rounding.
-    Without the cause, the step would differ on more elements than chance explains (SPEC clause 22). If both sides use
-    the same recipe on different inputs, there is no cause.
+    A cause is reported under two conditions. First, the recipes reproduce each side's step within the bound on
+    rounding. Second, without the cause the step would differ on more elements than chance explains (SPEC clause 22). If
+    both sides use the same recipe on different inputs, there is no cause.
     """
     stored = read(a.after, table, "a"), read(b.after, table, "b")
 

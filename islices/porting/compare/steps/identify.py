@@ -118,7 +118,7 @@ def _exists(r: Recipe) -> bool:
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
-    """Yield a recipe with all combinations of values in `CONSTANTS`, the default values first.
+    """Yield copies of a recipe with all combinations of the values in `CONSTANTS`, the default values first.
 
     `begins` is the initial accumulator, or None if the state does not show it.
     """

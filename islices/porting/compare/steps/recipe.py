@@ -80,12 +80,11 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 
 
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
-    """Return the distance from `after`, the result of `stepped`, that rounding may cause in a framework's step, for
-    each element.
+    """Return, for each element, the distance from `after` that rounding may cause in a framework's step.
 
-    The table is rounded once, or twice with decay. Each quotient, root or product of the step has an error of one eps,
-    at most sixteen in total. Earlier roundings, in sums of duplicates and in running means, propagate through the rule;
-    the bound includes their effect. See SPEC clause 22.
+    `after` is the result of `stepped`. The table is rounded once, or twice with decay. Each quotient, root or product
+    of the step has an error of one eps, at most sixteen in total. Earlier roundings, in sums of duplicates and in
+    running means, propagate through the rule; the bound includes their effect. See SPEC clause 22.
     """
     slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):

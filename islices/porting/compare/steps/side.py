@@ -26,7 +26,7 @@ class TableStep:
     """The step of one table: the table before and after the step, the applied gradient, the optimizer's state before
     and after, and the optimizer.
 
-    A state maps the names that `islices.optim` uses to arrays, and "step" to the number of earlier steps. Without a
+    The keys of a state are the array names of `islices.optim`, and "step" for the number of earlier steps. Without a
     state, the step counts as the first step. `optimizer` is the description of the step's optimizer: "name",
     "semantics", "rows" and numbers. A description without numbers serves to choose between formulas that make the same
     step. {"class": name} describes a class that `islices.optim` does not have.
@@ -84,8 +84,11 @@ class Side:
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
-        """Return a side, or None unless the step is a step of a dense table of floats with a gradient and states that
-        fit."""
+        """Return a side, or None if the step cannot be compared.
+
+        The table must be dense and of floats, and the shapes and dtypes of the table, the gradient and the states must
+        fit.
+        """
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
             return None
