@@ -46,6 +46,8 @@ def methods(model: Any) -> dict[str, Any]:
                 "model is none (over processes: islices.all_reduce or islices.ShardedTable in a loop of your own)"
             )
         trainable, others, of_optimizer, of_metrics = state
+        if not trainable:
+            return method(state, data)  # type: ignore[no-any-return]
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         differentiate = value_and_grad(model.compute_loss_and_updates, has_aux=True, sparse="always")
         (_, (loss, y_pred, others, of_metrics)), grads = differentiate(

@@ -178,7 +178,8 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
             f"of their values, {B.shape(ragged.values)}"
         )
     if ragged.parts is None or not _same_structure(B, parts, ragged.parts):
-        raise ValueError(f"{argument}: got a {parts.kind} whose rows are not those of the ids; accepted are the same")
+        accepted = "an array" if ragged.parts is None else f"a {ragged.parts.kind}"
+        raise ValueError(f"{argument}: got a {parts.kind} unlike the ids; accepted is {accepted} with the ids' rows")
     return parts.values
 
 

@@ -251,6 +251,8 @@ def test_frozen_layers_stay_and_large_ids_are_noticed() -> None:
     model.get_layer("table").trainable = False
     got = weights(fitted(model, front.Stepped(optim.adam(RATE))))
     assert_same(got[:1], weights(made())[:1])
+    model.trainable = False
+    assert_same(weights(fitted(model, front.Stepped(optim.adam(RATE)))), got)
     ids, model = IDS.copy(), made()
     ids[0, 0] = ROWS
     model.compile(front.Stepped(optim.sgd(RATE)), loss="mse")

@@ -57,7 +57,7 @@ def test_weights_are_nested_or_flat_and_get_their_gradient() -> None:
         assert torch.equal(ours, theirs)
         ((found,), (expected,)) = (torch.autograd.grad(x.sum(), numbers, retain_graph=True) for x in (ours, theirs))
         assert torch.equal(found, expected)
-    with pytest.raises(ValueError, match="weights: got a nested tensor whose rows are not those of the ids"):
+    with pytest.raises(ValueError, match="weights: got a nested tensor unlike the ids; accepted is a nested tensor"):
         lookup(WEIGHTS, ids, weights=jagged([[1.0] * 6, [], [], []], torch.float32), combiner="sum")
 
 
