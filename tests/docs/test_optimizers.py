@@ -72,7 +72,7 @@ maximize : bool
 frozen : 1-D integer array or sequence, or boolean mask, optional
     Rows that no step changes, not even by weight decay.
 duplicates : {{"sum", "raw"}}
-    "sum" sums duplicates first. "raw", only for semantics="keras", applies Keras's update to unsummed duplicates.
+    "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
 
 Returns
 -------
