@@ -360,7 +360,7 @@ class RowOptimizer(torch.optim.Optimizer):
         self._of_torch = of_torch
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "max_norm": self.max_norm}
+        return {**super().__getstate__(), "max_norm": self.max_norm, "total_norm": self.total_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._made, self._warned, self._of_torch = {}, set(), set()
