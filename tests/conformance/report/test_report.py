@@ -86,7 +86,6 @@ def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
     whole = lines(*run_of(header("numpy"), case("clipping/a", "pass"), case("clipping/b", "pass")))
     for text, words in (
         (whole.rsplit("\n", 2)[0] + "\n", "no footer"),
-        (whole[: len(whole) - 20], "no footer"),  # the process was killed while it wrote the last line
         (lines(header("numpy"), {"type": "start", "id": "clipping/a", "mode": "host"}), r"in clipping/a (host)"),
         ("".join(line for k, line in enumerate(whole.splitlines(True)) if k != 2), "counts 2 cases, and 1 stand"),
         (whole.replace('"exit": 0', '"exit": 3'), "pytest ended with 3"),
@@ -105,9 +104,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "empty": ("", "holds no run"),
     "not JSON": ("hello\n", "line 1: not JSON"),
     "broken in the middle": (WHOLE.replace('"id": "clipping/a"', '"id": clipping/a"', 1), "line 2: not JSON"),
-    "a list": ("[]\n", "line 1: got a JSON array"),
     "a type nobody knows": ('{"type": "x\\u001b"}\n', 'line 1: type: got "x\\u001b"'),
-    "another tool's lines": ('{"type": "case"}\n', "line 1: case: id is missing"),
     "a case before a header": (lines(case("a", "pass")), "line 1: a case line before any header"),
     "an outcome nobody knows": (
         lines(header("x"), case("a", "great")),
@@ -117,10 +114,6 @@ BROKEN: dict[str, tuple[str, str]] = {
     "a name that is a number": (WHOLE.replace('"clipping/a"', "7"), "line 2: id: got 7; accepted is a string"),
     "a time below zero": (WHOLE.replace("0.25", "-1"), "line 2: seconds: got -1"),
     "NaN": (WHOLE.replace("0.25", "NaN"), "line 2: not JSON: NaN"),
-    "counts that are a list": (
-        WHOLE.replace('{"pass": 1, "unsupported": 1}', "[]"),
-        "line 4: counts: got a JSON array",
-    ),
     "nested deeply": (DEEP, "line 1: nested too deeply"),
     "a line without end": ('{"type": "' + "x" * MAX_LINE, "line 1: too large"),
 }
@@ -231,12 +224,6 @@ def test_at_80_columns_groups_stand_beside_backends(
     assert main(["report", str(path)]) == 0
     output = re.sub(" +\n", "\n", capsys.readouterr().out)
     assert output.startswith(AT_A_GLANCE), output
-    monkeypatch.setenv("COLUMNS", "119")
-    assert main(["report", str(path)]) == 0
-    assert [*map(str.rstrip, capsys.readouterr().out.splitlines()[:11])] == AT_A_GLANCE.splitlines()[:11]
-    monkeypatch.delenv("COLUMNS")
-    assert main(["report", str(path), "-o", str(tmp_path / "r.txt")]) == 0
-    assert "  passed in" in (tmp_path / "r.txt").read_text("utf-8"), "a file is read anywhere"
 
 
 def test_the_terminal_shows_hostile_text_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
