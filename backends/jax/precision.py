@@ -60,7 +60,7 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that turns 64-bit types on and is not the core's scope."""
+    """Return a context that turns 64-bit types on, but does not change the results of `in_scope` and `users_x64`."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 

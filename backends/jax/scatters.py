@@ -129,7 +129,7 @@ def maximum(values: Array, segments: Array, count: int, *, least: float | None =
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return the rows after multiplying or dividing each row by the values of its segment, in order."""
+    """Return `rows`, each multiplied or divided in order by the values of its segment."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU

@@ -86,6 +86,6 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return {name: leaf} of a tree of any containers. Slices, tables and None are single leaves."""
+    """Return {name of its path: leaf} of a pytree. Slices, tables and None are single leaves."""
     paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}
