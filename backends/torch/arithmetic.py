@@ -70,8 +70,8 @@ def _shift(x: Tensor, root: Tensor) -> Tensor:
 def in_bags(values: Tensor) -> bool:
     """Return True if the caller should sum these rows with `sum_bags`. On the CPU `sum_bags` is fast only for float32.
 
-    The result is False in forward mode, and if `values` requires a gradient. torch has no forward mode and no second
-    derivative of embedding_bag, which `sum_bags` calls.
+    The result is False in forward mode, and if `values` requires a gradient. The function embedding_bag, which
+    `sum_bags` calls, has no forward-mode rule and no second derivative in torch.
     """
     if in_forward_mode():
         return False

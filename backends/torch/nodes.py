@@ -1,9 +1,9 @@
 """Turn calls of islices into nodes of the graph that torch.compile makes, one node per call.
 
 When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
-runs as in eager code, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the
-functions of this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the
-functions that it traces. SPEC clause 17. May import: `torch`, the core.
+runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the functions of this module (they
+are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that Dynamo traces. SPEC
+clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _library = torch.library.Library("islices", "FRAGMENT")
 
 
 class Node:
-    """A function of islices, calls of which may become nodes of a graph.
+    """A function of islices whose calls may become nodes of a graph.
 
     Parameters
     ----------
@@ -216,19 +216,19 @@ def _held(leaf: Any) -> Tensor:
 
 
 def _values(leaf: Any) -> New:
-    """Return the form of a leaf's new values."""
+    """Return the form of a new tensor for the values of a leaf."""
     held = _held(leaf)
     return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf with new values."""
+    """Return the form of a leaf like this one, with a new tensor for its values."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf times a known factor. Slices whose values are not computed yet store the factor, and
-    keep the array that they have.
+    """Return the form of a leaf times a known factor. Slices whose values are not computed yet keep their stored array,
+    and store the factor.
 
     See `islices.core.slots.times`.
     """

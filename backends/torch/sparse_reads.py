@@ -112,7 +112,7 @@ class RowReads(TorchFunctionMode):
         return out
 
     def _table(self, x: Any) -> Any:
-        """Return the table if x is the table or a cast copy of it, else None."""
+        """Return `x` if it is a table, the table of which `x` is a cast copy, or None."""
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 
@@ -171,7 +171,8 @@ def _getitem(table: Tensor, key: Any) -> Any:
 
 
 class _Rows(torch.autograd.Function):
-    """A read of rows of a table of any number of dimensions; the gradient is a sparse tensor."""
+    """An autograd function that reads rows of a table with any number of dimensions, and whose gradient is a sparse
+    tensor."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:

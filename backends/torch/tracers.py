@@ -81,10 +81,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return True if the values of x are not known yet, or differ among the members of a torch.func.vmap.
+    """Return True if the values of `x` are not known yet, or differ among the members of a torch.func.vmap.
 
     Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() cannot replace it,
-    because its answer holds for all threads.
+    because its result is the same for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True

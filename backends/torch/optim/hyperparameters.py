@@ -1,4 +1,4 @@
-"""Make the optimizers of islices.optim for a group of parameters as torch.optim defines it.
+"""Make the optimizers of islices.optim for one of torch.optim's groups of parameters.
 
 A group uses torch's names, such as betas, alpha and initial_accumulator_value. islices.optim uses other names, such as
 beta1, beta2, rho and initial_accumulator. The optimizer's record lists both.
