@@ -1,4 +1,4 @@
-"""Keras on JAX. The step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
+"""Run Keras on JAX. A model's step computes gradients with `islices.value_and_grad`, which finds the reads of rows.
 
 The step remains one jitted function with donated state, so XLA updates tables and states in place. See
 `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
@@ -64,7 +64,7 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
+    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
     return kind
 
 

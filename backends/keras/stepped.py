@@ -66,7 +66,7 @@ class Stepped(Coalesced):
         gradient_accumulation_steps is set under a strategy of several replicas (Keras does not support this), or with
         use_ema on JAX. jit_compile is True on TensorFlow, where XLA cannot step on a variable number of rows.
     IndexError
-        A weight lacks a frozen row.
+        A weight has fewer rows than the number of a frozen row requires.
 
     Notes
     -----

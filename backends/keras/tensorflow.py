@@ -1,7 +1,7 @@
-"""Keras on TensorFlow. tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
+"""Run Keras on TensorFlow, where tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `tensorflow`,
-`islices.backends.tensorflow`, the core, this folder.
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
+    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
     return kind
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Return a variable whose array may change its length."""
+    """Return a variable with these values, whose number of rows may change."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))
