@@ -67,8 +67,8 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
 
 
 def share(array: Host, context: Any) -> Any:
-    """Return an NDArray over a donated NumPy array, with uint16 as bfloat16. Copy the array if MXNet cannot share
-    it."""
+    """Return an NDArray on the memory of a NumPy array that the caller gives up, with uint16 as bfloat16. Copy the
+    array if MXNet cannot share the memory."""
     check_size(array.shape)
     if array.size == 0:
         return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)

@@ -106,7 +106,7 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Run the context so that ``group=None`` means this group for arrays of the framework. Raise UnsupportedError if
+    """Make ``group=None`` mean this group, for arrays of the framework, within the context. Raise UnsupportedError if
     another engine is the default."""
     # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
     strategy = getattr(group, "strategy", None)
