@@ -55,7 +55,7 @@ class Bags:
     upstream: Array
 
     def lifted(self, lift: Callable[[Any], Any]) -> Bags:
-        """Return the lookups with all numbers converted by `lift`."""
+        """Return the lookups with weights and upstream gradients converted by `lift`."""
         weights = None if self.weights is None else lift(self.weights)
         return Bags(self.ids, self.offsets, weights, lift(self.upstream))
 

@@ -1,7 +1,8 @@
 """List the public calls that get hostile input, and draw good arguments for each.
 
-`GOOD` maps the name of a parameter to a function that draws a good argument. If arguments must fit together, the entry
-of the call draws them. All other parameters have their defaults. Then `calls` spoils at most two arguments.
+`GOOD` maps the name of a parameter to a function that draws a good argument. If arguments must fit together, the call's
+entry in `ENTRIES` draws these arguments. All other parameters have their defaults. Then `calls` spoils at most two
+arguments.
 """
 
 from __future__ import annotations

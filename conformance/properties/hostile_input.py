@@ -24,7 +24,7 @@ IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeErr
 
 
 class WatchedArray(NamedTuple):
-    """An array and a copy of its bytes, so that a change by a call is found."""
+    """An array and a copy of its bytes, which show whether a call has changed the array."""
 
     label: str
     array: Any
