@@ -189,9 +189,9 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the ranks of the mapped axes that `group` names in the traced program, or None.
+    """Return the ranks of the mapped axes that `group` names in the traced program.
 
-    None means that `group` names no mapped axis, and that no array is traced.
+    Return None if no array is traced and `group` names no mapped axis.
 
     Raises
     ------

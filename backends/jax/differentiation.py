@@ -2,8 +2,8 @@
 
 The function is traced once, as in jax.jit. The module `plans` evaluates the trace again under jax.value_and_grad, with
 one extra input of zeros per lookup. The gradient of this input is the gradient of the looked-up rows. So no table-sized
-array is allocated, and the function may be written in any style. An outer transformation may trace or differentiate the
-tables. It sees a primitive that reads the rows, so second derivatives are right.
+array is allocated, and the function may be written in any style. A primitive reads the rows, so an outer transformation
+that traces or differentiates the tables sees this read. Second derivatives are right.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Aux:
     """The auxiliary output of a traced function: JAX returns the arrays, and this object keeps the other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """Return the traced arrays of the tree, and store its structure and all other leaves. A stored traced array
-        would be a leak, which JAX reports."""
+        """Return the traced arrays of the tree, and store its structure and all other leaves. No traced array is
+        stored, because JAX would report a leak."""
         leaves, self.structure = tree_util.tree_flatten(tree)
         self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
         return [x for x in leaves if isinstance(x, Tracer)]

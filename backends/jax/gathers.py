@@ -79,8 +79,8 @@ def differentiate_rows(
 
 
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
-    """Raise ValueError if `fn` changed leaves of its argument and did not return the new leaves. A function of flax.nnx
-    modules may change them.
+    """Raise ValueError if `fn` changed leaves of its argument and did not return the new leaves. For example, `fn` may
+    change flax.nnx modules.
 
     `states` has the argument's leaves, read twice before the call and once after it. Leaves that differ between the
     first two reads are skipped, because some pytrees make new leaves at each read.

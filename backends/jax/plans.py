@@ -1,8 +1,8 @@
 """Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr, with a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
-every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot. The gradient of
-that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
+every other use of the parameter is recorded too. `evaluate` runs the jaxpr with one more input per slot. The gradient
+of that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known: JAX keeps
-    the jaxprs of its functions between calls."""
+    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known, because
+    JAX keeps the jaxprs of its functions between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -124,8 +124,8 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
-    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None, except
-    for an `Operand`."""
+    """Return the outputs of a jaxpr, and for each slot the values that its read found, such as row numbers. An output
+    that is a marked leaf is None, except for an `Operand`."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))

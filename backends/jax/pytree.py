@@ -60,8 +60,8 @@ def register() -> None:
 
 
 def _owner(child: Any) -> Backend:
-    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. This function raises for no type, because
-    JAX also uses placeholders as children."""
+    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. The type of the child is not checked,
+    because JAX also uses placeholders as children."""
     return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # NumPy's is a result of jax.device_get
 
 
@@ -205,8 +205,8 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if all its leaves are the
-    zeros of jnp.zeros_like."""
+    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if value, row numbers and
+    guard are all 0, as in the result of jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)

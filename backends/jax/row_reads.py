@@ -73,8 +73,8 @@ class Evaluation:
     """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns the outputs
     and the found values.
 
-    `outputs` has a mark for each result that is a marked leaf again. `others` maps a leaf to a use in a nested jaxpr
-    that is no read of rows.
+    `outputs` has a mark for each result that is still a marked leaf. `others` maps a leaf to a use in a nested jaxpr
+    that does not read rows.
     """
 
     run: Callable[..., Any]

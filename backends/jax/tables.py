@@ -37,7 +37,7 @@ class Operand:
 
 
 class _Product(NamedTuple):
-    """The layout of a product with the weights, for its gradient."""
+    """The layout of a product with the weights, from which the product's gradient is computed."""
 
     leading: bool  # True if the weights are the first operand, so that their axis is first in the result
     by_rows: bool  # True if the product contracts the rows, as with one-hot ids; then the factors change roles

@@ -347,7 +347,7 @@ class TorchBackend(Backend):
 
 
 def _view(x: Tensor) -> Host:
-    """Return a NumPy view of a tensor in CPU memory, bfloat16 as uint16.
+    """Return a NumPy view of a tensor in CPU memory; bfloat16 becomes uint16.
 
     Raise TypeError or RuntimeError if NumPy lacks the dtype. The same errors are raised if the tensor is not in CPU
     memory, is wrapped by a transform, or has its negative bit set.

@@ -49,7 +49,7 @@ def shield() -> None:
     """Make Dynamo skip the library's code, except the modules of `TRACED`. If torch has the required hooks, calls of
     the library also become graph nodes.
 
-    If Dynamo is not imported yet, both happen when it is imported. Further calls change nothing.
+    If Dynamo is not imported yet, both changes take effect when Dynamo is imported. Further calls change nothing.
     """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()

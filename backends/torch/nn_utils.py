@@ -371,7 +371,7 @@ def _leaf(grad: Tensor, subject: str, position: int) -> Any:
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
     """Return the norm in float64 and in the dtype of the user's result, each of shape (1,). If `over` is True, the norm
-    is over all ranks.
+    covers the gradients of all ranks.
 
     `request` checks all arguments. With a group, an error that `request` raises also reaches the other ranks.
     """

@@ -60,8 +60,8 @@ class New:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> Tensor:
-        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing one
-        is added."""
+        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing
+        `Count` is added."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:

@@ -42,8 +42,8 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if kernels that this thread calls run in the team: in the main thread, if torch uses at least two
-    threads."""
+    """Return True if kernels that this thread calls run in the team: if this is the main thread and torch uses at least
+    two threads."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
@@ -78,7 +78,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def lend() -> None:
-    """Make kernels run in torch's threads from now on, if the team can be called."""
+    """Make kernels run in torch's threads from now on, if torch's OpenMP has GOMP_parallel."""
     if _parallel is not None:
         share(run_shared, serves)
 

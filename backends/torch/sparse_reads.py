@@ -1,4 +1,4 @@
-"""Compute row-sparse gradients of functions of plain tensors: each read of rows gets a sparse gradient of torch.
+"""Compute row-sparse gradients of functions of plain tensors: torch computes a sparse gradient for each read of rows.
 
 torch has row-sparse gradients only for embedding and embedding_bag with sparse=True. In the mode `RowReads` these two
 functions get sparse=True for marked tensors. Indexing and index_select of whole rows become a function whose gradient

@@ -56,9 +56,9 @@ def groups(index: str, place: str | None = None) -> str:
         """Compute (order, starts, named, ids, memory) from the operands: the indices, and the positions of the slots'
         values if these are not in order. The attributes are `rows` and the number of values.
 
-        `order` has the positions of the slots' values, sorted stably by index. `starts` has the place in `order` where
-        each row begins. `named` is the number of rows that have slots. `ids` has the numbers of these rows, followed by
-        `rows` in all spare entries. `memory` is a scratch buffer.
+        `order` contains the positions of the slots' values, sorted stably by index. `starts` contains the place in
+        `order` where each row begins. `named` is the number of rows that have slots. `ids` contains the numbers of
+        these rows, followed by `rows` in all spare entries. `memory` is a scratch buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -121,7 +121,7 @@ def sums(dtype: str, index: str = "") -> str:
     def sums(frame, part, parts):
         """Compute (sums, ids): the sums per row followed by zeros, and the ids in the dtype of the indices.
 
-        For bags, compute only the sums; each goes to the row of its bag, and all other rows become zeros.
+        For bags, compute only the sums. Write each sum to the row of its bag, and zeros to all other rows.
         """
         order, starts, named, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids, out = (
@@ -148,8 +148,8 @@ def sums(dtype: str, index: str = "") -> str:
 
 
 def _states(count: int, dtype: Any) -> Any:
-    """Return a function frame -> tuple of the optimizer's first `count` states, which are the results after the
-    table."""
+    """Return a function that maps a frame to the tuple of the optimizer's first `count` states. The states are the
+    results after the table."""
     if count == 0:
         return inline(lambda frame: ())
     before = _states(count - 1, dtype)
@@ -219,8 +219,8 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute the norm, of shape (1,), from the bins of several leaves; it is -1 if the bins do not determine the
-        last bit."""
+        """Compute the norm, of shape (1,), from the bins of several leaves; the norm is -1 if the bins do not determine
+        the last bit."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

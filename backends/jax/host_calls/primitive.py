@@ -41,7 +41,7 @@ class Operation:
 
 
 def kernels_run() -> bool:
-    """Return True if compiled kernels are to run when the traced program runs on CPU.
+    """Return True if the program that is being traced may call compiled kernels on CPU.
 
     Kernels need numba and an XLA that accepts the handlers. The program must be traced outside of
     ``use_kernels(False)`` and ``execution("framework")``.

@@ -66,7 +66,7 @@ def _operands(x: Slots) -> tuple[list[Array], int]:
 
 
 def _takes(*leaves: Slots) -> bool:
-    """Return True if compiled kernels are to run on these slots when the program runs on CPU.
+    """Return True if the program that is being traced may call compiled kernels for these slots on CPU.
 
     Raise ValueError if the number of slots is a symbol of jax.export.
     """

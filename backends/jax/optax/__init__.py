@@ -3,8 +3,8 @@
 optax maps its functions over the leaves of a tree. For JAX the leaves of slices are the values *and the indices*, so
 optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
 transformations, and `from_optim` makes a transformation of an optimizer of `islices.optim`. The clips and
-`apply_updates` replace optax's functions of the same names. Except for `from_optim`, the state is optax's, so a
-checkpoint of either package loads in the other. docs/jax.md lists the combinations that work.
+`apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are optax's, so optax can
+load a checkpoint of this package, and the reverse. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations

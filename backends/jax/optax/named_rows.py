@@ -48,7 +48,8 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 def checked(updates: Any) -> Any:
     """Return updates unchanged; raise TypeError for a Table, and for slices of another framework's arrays.
 
-    Slices whose indices a transformation changed raise only when they are used: see `islices.backends.jax.pytree`.
+    If a transformation changed the indices of slices, the slices raise ValueError only when they are used: see
+    `islices.backends.jax.pytree`.
     """
     for x in leaves_of(updates):
         if isinstance(x, Table) or (isinstance(x, IndexedSlices) and x.backend.name != "jax"):
@@ -113,7 +114,7 @@ class NamedRows:
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
-    """Sum the duplicates of slices, and return the distinct rows. In traced code they may include the sentinel row."""
+    """Sum the duplicates of slices, and return the distinct rows. In traced code the rows may include the sentinel."""
     return NamedRows(coalesce(s))
 
 

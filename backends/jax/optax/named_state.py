@@ -88,8 +88,8 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     state : optax state
-        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. It may be the
-        state of a chain that contains one of these.
+        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. `state` may also
+        be the state of a chain that contains one of these.
     params : tree of arrays and `islices.Table`
         The parameters of this state.
 

@@ -26,7 +26,8 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         A transformation of optax or of `islices.backends.jax.optax`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns are recorded separately.
+        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that the clip returns are recorded
+        separately.
 
     Returns
     -------

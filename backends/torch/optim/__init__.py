@@ -143,7 +143,7 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 class Adam(RowOptimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" makes it lazy.
+    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" selects lazy Adam.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Adam(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples it.
+        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples the decay.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional

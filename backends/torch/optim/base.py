@@ -67,7 +67,7 @@ class RowOptimizer(torch.optim.Optimizer):
     gradient updates all rows.
 
     Use the classes of `islices.backends.torch.optim`. Each constructor accepts hyperparameters and these options. A
-    group of parameters accepts the same, except max_norm.
+    group of parameters accepts the same options, except max_norm.
 
     Parameters
     ----------
@@ -331,9 +331,9 @@ class RowOptimizer(torch.optim.Optimizer):
         ----------
         state_dict : dict
             Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
-            (torch rounds them to the parameters' type). All hyperparameters of the groups are loaded, semantics and
-            rows included. If a state of torch's class lacks an option, the optimizer keeps the present value of the
-            option.
+            (torch's class would round arrays to the parameters' type). All hyperparameters of the groups are loaded,
+            semantics and rows included. If a state of torch's class lacks an option, the optimizer keeps the present
+            value of the option.
 
         Raises
         ------

@@ -33,8 +33,8 @@ ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer whose class is in this package or torch.optim, or a subclass of such a class.
-    Return None for other classes."""
+    """Return the record of an optimizer. Return None unless the optimizer's class is in this package or torch.optim, or
+    derives from a class there."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -108,7 +108,7 @@ def _state_array(name: str, x: Any) -> Any:
 def describe_optimizer(
     optimizer: Any, named: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
+    """Describe the optimizer of each named parameter, with the names of `islices.optim`.
 
     A class of torch.optim that has no record is described by its name. For other classes without a record, the result
     is empty. A parameter is left out if its group's formula cannot be described; see `_described`.
