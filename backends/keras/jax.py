@@ -75,8 +75,8 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return the traced flag of the current step, which is true if the step is taken. Without a traced flag, return
-    True."""
+    """Return the flag of the current step: a traced bool that is true if the step is taken. Return True if the current
+    step has no traced flag."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 

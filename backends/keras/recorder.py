@@ -175,7 +175,7 @@ def _state(optimizer: Any) -> dict[str, Any]:
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """Describe a variable's optimizer in the terms of `islices.optim`.
+    """Describe a variable's optimizer with the names of `islices.optim`.
 
     The result is {"class": name} for a Keras class that `islices.optim` lacks and for use_ema. The result is None for
     `Stepped`, for a loss scale, for micro-batches, and for any other unknown formula.

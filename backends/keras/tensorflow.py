@@ -50,8 +50,8 @@ Hooks = ReplicaHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. `train_step` stays, because TensorFlow's tape already makes
-    sparse gradients."""
+    """Return the methods that replace a model's methods. `train_step` is not replaced, because TensorFlow's tape
+    already makes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
         """Build the optimizer before the step is traced, because a tf.function that makes variables is traced twice."""

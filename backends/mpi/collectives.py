@@ -172,7 +172,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done; raise _LateError after the timeout. `ranks` has the other rank of each
+        """Wait until all requests are done; raise _LateError after the timeout. `ranks` contains the other rank of each
         request."""
         from mpi4py import MPI
 

@@ -1,7 +1,6 @@
 """Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over given memory, and numbers.
 
-Everything here works whether `mx.util.np_shape` is on or not.
-May import: `numpy`, the core, this folder.
+All functions work whether `mx.util.np_shape` is on or not. May import: `numpy`, the core, this folder.
 """
 
 from __future__ import annotations

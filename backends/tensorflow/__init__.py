@@ -3,8 +3,8 @@
 Every primitive is one or a few of TensorFlow's operations, so a primitive runs on any device and under any trace. The
 backend handles properties that the operations do not guarantee:
 
-- `tf.scatter_nd` computes the sums. On CPU it is a left fold for any number of threads. (`tf.math.segment_sum` is not a
-  left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
+- `tf.scatter_nd` computes the sums. On CPU this scatter is a left fold for any number of threads.
+  (`tf.math.segment_sum` is not a left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
   with `rsqrt` for a root. Grappler also merges products with constants, and reassociates sums. `opaque` prevents all
   this.

@@ -1,8 +1,8 @@
 """Use tf.distribute as an engine of `islices.distributed`.
 
 There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
-`Replicas` gathers their tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks are the
-worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
+`Replicas` gathers the replicas' tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks
+are the worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
 
 `TensorFlowGroup` calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
 TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
@@ -15,7 +15,8 @@ handles these properties of the operations:
 - All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
   every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
   of their exchange, so messages go in pairs, padded to the longer one.
-- A gather or exchange of no elements is a segmentation fault, so each message has at least one element.
+- A gather or exchange of no elements ends the process with a segmentation fault, so each message has at least one
+  element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -112,8 +113,8 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    There is no all_to_all: tf.distribute has none, and TensorFlow's operation needs keys that only the strategy can
-    make.
+    This class has no all_to_all. tf.distribute has none, and TensorFlow's operation needs keys that only the strategy
+    can make.
     """
 
     in_loops = False  # replicas may only communicate outside of loops and branches
@@ -307,8 +308,8 @@ def _collectives(
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
-    """Return an array of shape (copies, 1 + words): in each copy the rank, then the data, padded to `length` bytes and
-    to a whole word."""
+    """Return an array of shape (copies, 1 + words). Each copy contains the rank, then the data, padded to `length`
+    bytes and to a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data

@@ -63,7 +63,7 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return True if the body of a tf.vectorized_map is being built, where each member would make a call. The name
+    """Return True if the body of a tf.vectorized_map is being built, in which each member would make a call. The name
     scope shows such a body."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
@@ -110,8 +110,8 @@ def _call(
     """Add a host call of `callback`, a pure function of NumPy arrays, to a graph, and return the results. In another
     process the graph returns the results of `otherwise`.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial`, or on one
-    zero per tensor, compiles the function's code beforehand.
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. Before that, `callback` is
+    called on `trial`, or on one zero per tensor, to compile its code.
     """
     callback(*(map(_zero, arrays) if trial is None else trial))
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
@@ -372,8 +372,8 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 
 
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. If positions are
-    given, they replace the slots' numbers."""
+    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. `positions`, if
+    given, replace the slots' numbers."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
     within = _within(indices, rows)

@@ -108,8 +108,8 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return `rows`, each multiplied or divided in order by the values of its segment. Step k of the loop applies the
-    k-th value of each row."""
+    """Return `rows`, with each row multiplied or divided by the values of its segment, one after the other. Step k of
+    the loop applies the k-th value of each row."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)
@@ -145,7 +145,7 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """Return the arrays unchanged if a traced mask is True everywhere, and else the result of `otherwise`.
+    """Return the arrays unchanged if a traced mask is True everywhere, else the result of `otherwise`.
 
     Usually the mask is True everywhere, and no copy is made. Where kernels cannot run, return the result of `otherwise`
     in both cases.

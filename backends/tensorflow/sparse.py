@@ -43,8 +43,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even their number is
-    unknown."""
+    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even the number of
+    dimensions is unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):

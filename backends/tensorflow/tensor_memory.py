@@ -47,8 +47,8 @@ def handle(variable: Array) -> Array:
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of the memory of a tensor or variable, bfloat16 as uint16. Return None if x is symbolic, not
-    in host memory, or of a dtype that NumPy lacks.
+    """Return a NumPy view of the memory of a tensor or variable; bfloat16 becomes uint16. Return None if `x` is
+    symbolic, not in host memory, or of a dtype that NumPy lacks.
 
     The view of a variable shows the value at the time of the call: a later assignment does not change the view.
     """
@@ -149,7 +149,7 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> Host:
-    """Return x as a NumPy array from any device, bfloat16 as uint16. Raise TypeError for a symbolic tensor."""
+    """Return `x`, from any device, as a NumPy array; bfloat16 becomes uint16. Raise TypeError for a symbolic tensor."""
     found = view(x)
     if found is not None:
         return found
@@ -160,7 +160,7 @@ def fetch(x: Array) -> Host:
 
 def accept(array: Host) -> Array:
     """Return an eager CPU tensor on an array's memory, or on a copy if the memory cannot be shared. The caller must not
-    use the array afterwards; uint16 means bfloat16."""
+    use the array afterwards; uint16 becomes bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         array = copied(array, array.dtype.newbyteorder("="))
@@ -172,7 +172,7 @@ def accept(array: Host) -> Array:
 
 
 def copy(array: Host) -> Array:
-    """Return a new tensor with a copy of an array's values, on the current device; uint16 means bfloat16."""
+    """Return a new tensor with a copy of an array's values, on the current device; uint16 becomes bfloat16."""
     array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:

@@ -1,10 +1,10 @@
 """Make weights and gradients for which the error of a wrong formula is larger than rounding.
 
-In "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within float32. In
-"vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37, whose squares
-overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have empty bags,
-repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a sum. Python
-guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
+In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
+float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
+whose squares overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have
+empty bags, repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a
+sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """

@@ -70,7 +70,7 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        The function has other parameters, or requires an option that the formula does not have.
+        The function has too few parameters, or requires an option that the formula does not have.
     ValueError
         The formula does not exist, or the step returns weights or a state of another shape or of 16 bits.
 

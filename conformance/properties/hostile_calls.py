@@ -58,7 +58,7 @@ class HostileCall(NamedTuple):
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Run the context in the call's mode, with the framework's 64-bit types if ``wide``."""
+        """Set the call's execution mode within the context, and turn the framework's 64-bit types on if ``wide``."""
         with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
