@@ -2,7 +2,7 @@
 
 The function is traced once, as in jax.jit. The module `plans` evaluates the trace again under jax.value_and_grad, with
 one extra input of zeros per lookup. The gradient of this input is the gradient of the looked-up rows. So no table-sized
-array is allocated, and the function may be written in any style. A primitive reads the rows, so an outer transformation
+array is allocated, and the function may contain any JAX code. A primitive reads the rows, so an outer transformation
 that traces or differentiates the tables sees this read. Second derivatives are right.
 """
 
@@ -80,8 +80,8 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """Evaluate a plan. Return its outputs, the gradients of the arguments at the positions `dense`, and a list of
-    (slot, gradient of the slot, found values).
+    """Evaluate a plan. Return the plan's outputs, the gradients of the arguments at the positions `dense`, and a list
+    of (slot, gradient of the slot, found values).
 
     The gradients are those of the sum of the first output.
     """

@@ -56,7 +56,7 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Add records to the current step; their values may be traced. See `islices.Recorder.add`.
+        """Add records, whose values may be traced, to the current step. See `islices.Recorder.add`.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class JaxRecorder(Recorder):
         self._on_host(positions, super().add)
 
     def step(self, **positions: Any) -> None:
-        """Add records and end the step; their values may be traced. See `islices.Recorder.step`.
+        """Add records, whose values may be traced, and end the step. See `islices.Recorder.step`.
 
         Parameters
         ----------

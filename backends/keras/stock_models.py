@@ -27,8 +27,9 @@ MARK = "_islices_row_sparse"
 def row_sparse(model: Model) -> Model:
     """Make `fit` and `train_on_batch` of a stock Keras model use row-sparse gradients, on TensorFlow, torch and JAX.
 
-    Each trainable weight that the model reads by rows gets a gradient of the looked-up rows. keras.layers.Embedding
-    reads by rows, with ``ops.take(weight, ids, axis=0)``. The layers and the model stay Keras's objects.
+    If the model looks up rows of a trainable weight, the gradient of the weight contains only these rows. A lookup is
+    ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers remain ordinary Keras
+    objects.
 
     Parameters
     ----------

@@ -118,6 +118,6 @@ def stock(kind: Any) -> Any:
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Return a variable with these values, whose number of rows may change."""
+    """Return a variable that contains `values`, and whose number of rows may change."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

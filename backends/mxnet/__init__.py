@@ -13,7 +13,8 @@ The adapter handles these properties of MXNet, and `islices.backends.mxnet.stand
 - The gradient of `gather_nd` depends on the order of threads, and no operation adds rows in order. So NumPy computes
   sums of rows.
 - The module `mxnet_autograd` of this folder handles MXNet's autograd, and `gluon_layers` handles Gluon's layers.
-- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` shares its memory.
+- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` returns a legacy array on
+  the same memory.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a and b as NDArrays. Only one of them may be a Python number; the number gets the dtype and rank of the
-    other."""
+    """Return a and b as NDArrays. Only one operand may be a Python number, which gets the dtype and rank of the other
+    operand."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

@@ -110,8 +110,8 @@ def _call(
     """Add a host call of `callback`, a pure function of NumPy arrays, to a graph, and return the results. In another
     process the graph returns the results of `otherwise`.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. Before that, `callback` is
-    called on `trial`, or on one zero per tensor, to compile its code.
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. This function first calls
+    `callback` on `trial`, or on one zero per tensor, to compile the callback's code.
     """
     callback(*(map(_zero, arrays) if trial is None else trial))
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)

@@ -1,8 +1,8 @@
 """Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, or nccl on GPUs.
 
 All pairs of ranks exchange messages at once (isend and irecv), and messages are not padded. gloo's all_gather raises on
-unequal lengths. With parts padded to one length, all_gather sends more bytes, up to the number of ranks times as many.
-gloo's broadcasts and all_to_all_single send the same bytes as the pairs, but do not show which rank is missing.
+unequal lengths. Padding all parts to one length multiplies the bytes that all_gather sends, by up to the number of
+ranks. gloo's broadcasts and all_to_all_single send the same bytes as the pairs, but do not show which rank is missing.
 
 Four ranks on two cores over loopback took these times, in ms, for 256 B each | 8 MB each | 8 MB from one rank and 1 kB
 from the others:

@@ -158,8 +158,8 @@ def get_total_norm(
     Returns
     -------
     0-d Tensor
-        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors it
-        is 0.
+        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors the
+        norm is 0.
 
     Raises
     ------

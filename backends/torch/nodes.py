@@ -208,7 +208,7 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 def _held(leaf: Any) -> Tensor:
     """Return the tensor that contains a leaf's stored numbers. Raise TypeError if another framework's array contains
-    them."""
+    the numbers."""
     held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")

@@ -112,7 +112,7 @@ class RowReads(TorchFunctionMode):
         return out
 
     def _table(self, x: Any) -> Any:
-        """Return `x` if it is a table, the table of which `x` is a cast copy, or None."""
+        """Return `x` if `x` is a table. If `x` is a cast copy of a table, return the table, else None."""
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 

@@ -201,7 +201,8 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
 
 
 def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
-    """Return the entry of a method of `PerSample`. `argument` is the method's argument, or None if it has none."""
+    """Return the `Attacked` entry of a method of `PerSample`. `argument` is the method's argument, or None if it has
+    none."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))

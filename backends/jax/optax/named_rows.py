@@ -95,7 +95,7 @@ class NamedRows:
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """Return x with these rows replaced."""
+        """Return `x` with the rows of this gradient replaced by `rows`."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 
@@ -188,7 +188,7 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
 
     All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
     update to w, the result has the bits of a step on w itself. The update of a 16-bit table is float32, so the result
-    has these bits for such a table too.
+    has these bits for a 16-bit table too.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

@@ -33,10 +33,10 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     -------
     optax.GradientTransformationExtraArgs
         A transformation with the state of `tx`, or of ``optax.chain(clip, tx)``. Each update records the gradients and,
-        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, it also
-        records them and the state before and after the step. Call ``recorder.add(batch=..., loss=...)`` before update
-        to record more. The tables after a step are recorded at the next step; after the last step call
-        ``recorder.step(tables=params)``.
+        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, each
+        update also records the parameters, and the state before and after the step. Call
+        ``recorder.add(batch=..., loss=...)`` before update to record more. The tables after a step are recorded at the
+        next step; after the last step call ``recorder.step(tables=params)``.
 
     Raises
     ------

@@ -37,7 +37,8 @@ from islices.optim.row_steps import Request
 
 
 class Options(TypedDict, total=False):
-    """The options that all classes accept. Parameter groups accept them too, except max_norm; see `RowOptimizer`."""
+    """The options that all classes accept. Parameter groups accept the same options, except max_norm; see
+    `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
