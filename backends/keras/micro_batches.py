@@ -19,7 +19,7 @@ from islices.core.slices import IndexedSlices
 
 
 class Share:
-    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides it by the number of
+    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides the result by the number of
     micro-batches."""
 
     def __init__(self, gradient: Any) -> None:

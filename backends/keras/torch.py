@@ -104,5 +104,5 @@ class Cell:
 
 
 def cell(values: Host, variable: Any) -> Cell:
-    """Return a `Cell` of these values on the variable's device."""
+    """Return a `Cell` that contains `values`, on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

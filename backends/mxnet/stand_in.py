@@ -33,7 +33,7 @@ def import_mxnet() -> Any:
     Raises
     ------
     ImportError
-        MXNet is not installed or cannot be loaded here. MXNet's partly imported modules are removed.
+        MXNet is not installed or cannot be loaded here. No partly imported modules of MXNet remain.
     """
     with _lock:
         if PACKAGE in sys.modules:

@@ -1,9 +1,9 @@
 """Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum.
-On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its
-import.
+functions of this module accept the arguments of torch's functions, change ``p.grad`` in place, and count duplicate rows
+as their sum. On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only
+changes its import.
 """
 
 from __future__ import annotations

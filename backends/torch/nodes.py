@@ -80,7 +80,7 @@ class NodeCall(NamedTuple):
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
-        """Return the call's args and kwargs with these tensors in place of `TENSOR`."""
+        """Return the call's args and kwargs with the given tensors in place of `TENSOR`."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
@@ -222,7 +222,7 @@ def _values(leaf: Any) -> New:
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf like this one, with a new tensor for its values."""
+    """Return the form of a copy of a leaf with a new tensor for the values."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 

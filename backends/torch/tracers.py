@@ -1,7 +1,7 @@
 """Detect the transforms, modes and tracers of torch that act on a call: torch.func, fake tensors, torch.jit.trace,
 make_fx and others.
 
-If a transform, mode or tracer is active, the memory of a tensor does not describe the tensor completely, so NumPy must
+If a transform, mode or tracer is active, the memory of a tensor does not describe the tensor completely. So NumPy must
 not compute on the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs
 as constants. May import: `torch`.
 """

@@ -40,8 +40,8 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
     """Return (distance, outside) for each element whose bound is finite.
 
     `distance` is the distance from the result with a mistake, in units of the allowance of that result. `outside` is
-    True if the element is outside of the correct formula's bound. The distance of an element outside is infinite if the
-    mistake changes the correct value by at most APART bounds.
+    True if the element is outside of the correct formula's bound. If an element is outside, but the mistake changes
+    the element's correct value by at most APART bounds, the distance is infinite.
     """
     far, outside = [], []
     for t, arrays in got.items():

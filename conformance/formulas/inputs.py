@@ -38,7 +38,8 @@ class Rows:
     values: Array
 
     def summed(self) -> tuple[Array, Array]:
-        """Return (the distinct rows, ascending; for each slice, the position of its row among these)."""
+        """Return (the distinct rows, ascending; for each slice, the position of the slice's row among the distinct
+        rows)."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 

@@ -1,5 +1,6 @@
-"""Make hostile files by hand. `islices.load` must raise an error for each. With foreign=True, a file without the mark
-of islices may load."""
+"""Make hostile files by hand. `islices.load` must raise an error for each file. With foreign=True, a file without the
+mark of islices may load.
+"""
 
 from __future__ import annotations
 

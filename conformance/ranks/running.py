@@ -158,7 +158,8 @@ def _types(got: Any, given: Any) -> str:
 
 
 def raise_verdict(statement: Sequence[Said]) -> None:
-    """Raise an error for `verdicts.judge`, unless every rank passed with the same bits."""
+    """Raise an error with the reason, unless every rank passed with the same bits. `verdicts.judge` turns the error
+    into a verdict."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
         for one in statement:
             if one.kind == kind:

@@ -49,8 +49,8 @@ _SIGNATURE = types.int64(types.int64)
 
 # ---------------------------------------------------------------------- machine code
 def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a decorator that turns a function that builds LLVM instructions into a numba intrinsic. Compiled code
-    calls the intrinsic with arguments of these types."""
+    """Return a decorator that turns a function that builds LLVM instructions into a numba intrinsic. `arguments` are
+    the types of the arguments with which compiled code calls the intrinsic, and `result` is the result's type."""
 
     def called(build: Callable[..., Any]) -> Any:
         @wraps(build)  # numba reads the parameters of build

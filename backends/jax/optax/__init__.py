@@ -60,7 +60,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        The trees differ in structure or shapes. Or `updates` contains a Table, another framework's arrays, or slices
+        The trees differ in structure or shapes, or `updates` contains a Table, another framework's arrays, or slices
         whose indices a transformation of optax changed.
 
     Notes

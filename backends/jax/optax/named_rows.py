@@ -90,12 +90,12 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """Return these rows of `x`; differentiation treats them as constants."""
+        """Return the rows of `x` that this gradient contains; differentiation treats them as constants."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """Return `x` with the rows of this gradient replaced by `rows`."""
+        """Return `x` with the rows that this gradient contains replaced by `rows`."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 

@@ -93,9 +93,9 @@ class RowOptimizer(torch.optim.Optimizer):
         "raw", for semantics="keras" only, squares each slot of a duplicate row separately, as Keras on TensorFlow does.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
-        with this semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than these
-        functions, because ``p.grad`` is only read and stays unclipped. max_norm belongs to the optimizer, not to groups
-        or to ``state_dict``. You may set max_norm between steps.
+        with the optimizer's semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than
+        these functions, because ``p.grad`` is only read and stays unclipped. max_norm belongs to the optimizer, not to
+        groups or to ``state_dict``. You may set max_norm between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool
@@ -331,8 +331,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
-            (torch's class would round arrays to the parameters' type). All hyperparameters of the groups are loaded,
+            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32.
+            (torch's class would round arrays to the parameters' type.) All hyperparameters of the groups are loaded,
             semantics and rows included. If a state of torch's class lacks an option, the optimizer keeps the present
             value of the option.
 

@@ -71,8 +71,8 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for
-    other Tensors."""
+    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for a
+    Tensor that does not have exactly one element."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
