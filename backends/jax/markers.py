@@ -117,7 +117,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 class TraceRecorder:
     """The recorder of every traced table. This object stores nothing, because JAX's trace contains the lookups.
 
-    Calls outside of `differentiate` use this recorder too, because its primitives are the identity there.
+    Calls outside of `differentiate` also use this recorder, whose primitives are the identity in such calls.
     """
 
     everywhere = True

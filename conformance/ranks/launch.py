@@ -166,8 +166,8 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process in a new process group; the context gives the process. At the end, kill the group, because a
-    launcher's children are in it."""
+    """Return a context whose value is a process, started in a new process group. At the end of the context, kill the
+    group, because a launcher's children are in it."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )
