@@ -2,12 +2,12 @@
 
 The backend handles these properties of JAX (the modules `precision`, `scatters` and `host_views` list more):
 
-- Inside `jax.jit` shapes are static. A slot cannot be dropped, so its index becomes the sentinel ``rows``. `BCOO` marks
-  its padding with the same index; the data of its padding need not be zero.
-- XLA rewrites a / broadcast(b) to a product with the reciprocal, also in eager code; the result can be 1 ulp off. So
-  `div` first broadcasts the divisor, under a trace behind a barrier. XLA contracts a product and a sum to a fused
-  multiply-add, and moves additions into scatters, even across a barrier. Only a selection between the product and the
-  sum prevents this: `precision.apart`.
+- Inside `jax.jit` shapes are static. An operation cannot remove a slot, so the slot's index becomes the sentinel
+  ``rows``. `BCOO` marks its padding with the same index; the values of padding slots need not be zero.
+- XLA rewrites ``a / broadcast(b)`` to a product with the reciprocal, also in eager code; the result can be 1 ulp off.
+  So `div` broadcasts the divisor before the division; in traced code a barrier separates the two. XLA contracts a
+  product and a sum to a fused multiply-add, and moves additions into scatters, even across a barrier. Only a selection
+  between the product and the sum prevents both rewrites, and `precision.apart` inserts one.
 - JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
   which need no compilation.
 """
@@ -47,14 +47,14 @@ method: Any = staticmethod
 
 
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return both operands, with a constant of the other operand's dtype in place of a Python number."""
+    """Return both operands; a Python number becomes a constant of the other operand's dtype."""
     if isinstance(a, (int, float)):
         return constant(a, b.dtype), b
     return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return `fn` as a method, one of whose two operands may be a Python number."""
+    """Return a method that calls `fn` with two operands, one of which may be a Python number."""
     return method(lambda a, b: fn(*_operands(a, b)))
 
 

@@ -3,10 +3,10 @@
 This module handles these properties of JAX:
 
 - JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape (20 to 100 ms). So
-  bytes are padded to one of a few lengths (`LENGTHS`). Parts of very unequal lengths are sent in rounds; the longest
-  part of a round sets the round's length.
-- A collective waits for another process as long as that process lives. Some collectives run before the call returns,
-  others after. So a collective with a timeout runs in a thread, which is abandoned when the timeout expires.
+  bytes are padded to one of a few lengths (`LENGTHS`). Parts of very unequal lengths are sent in rounds, and all
+  messages of a round are as long as its longest part.
+- A collective waits for another process as long as that process lives. JAX runs some collectives before the call
+  returns, others after. So a collective with a timeout runs in a thread, which is abandoned when the timeout expires.
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """Return the parts received in exchanges with the ranks at distances 1, 2, and so on. longest[shift - 1] is the
-        length of the messages at distance shift."""
+        """Send each part in a separate round: in round `shift`, to the rank `shift` higher, modulo the group's size.
+        Return the received parts by rank.
+
+        ``longest[shift - 1]`` is the length of all messages in round `shift`.
+        """
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
             if length:
@@ -122,8 +125,8 @@ class JaxGroup(Group):
         return got
 
     def _run(self, name: str, x: Host, shift: int = 0) -> Host:
-        """Return this rank's result of a collective. `x` has the same shape on every rank; `shift` is the distance for
-        the collective "shift"."""
+        """Return this rank's result of the collective `name`. `x` has the same shape on every rank; `shift` is the
+        distance for the collective "shift"."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
@@ -158,8 +161,8 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
-    """Return fn(), or raise TimeoutError if fn takes longer than `seconds`. After a timeout fn continues in a thread
-    that does not keep the process from ending."""
+    """Return ``fn()``, or raise TimeoutError if `fn` takes longer than `seconds`. After a timeout `fn` continues in a
+    daemon thread, so the process can end."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -175,7 +178,7 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
 
 
 def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:
-    """Return the parts as rows of one length, padded with zeros; row number `without` contains only zeros."""
+    """Return the parts as rows of `length` bytes, padded with zeros; row number `without` contains only zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):
         used = 0 if k == without else len(part)
@@ -186,16 +189,16 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the ranks of the mapped axes that `group` names in the traced program, or None.
+    """Return the ranks of the mapped axes that `group` names in the traced program.
 
-    None means that `group` names no mapped axis, and that no array is traced.
+    Return None if no array is traced and `group` names no mapped axis.
 
     Raises
     ------
     NameError
-        Arrays are traced, and no axis of a name in `group` is mapped here.
+        Arrays are traced, and `group` contains a name that no mapped axis has.
     ValueError, TypeError
-        Arrays are traced, and `group` names no axis.
+        Arrays are traced, and `group` is None, or neither a name nor a tuple of names.
     """
     names = (group,) if isinstance(group, str) else group
     if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):

@@ -1,9 +1,9 @@
 """Differentiate in JAX with respect to the rows that a function looks up.
 
 The function is traced once, as in jax.jit. The module `plans` evaluates the trace again under jax.value_and_grad, with
-one more input for each lookup. So no table-sized array is allocated, and the function may be written in any style.
-Tables and their rows may be traced or differentiated by an outer transformation. Rows are then read by a primitive that
-the transformation sees, so second derivatives are right.
+one extra input of zeros per lookup. The gradient of this input is the gradient of the looked-up rows. So no table-sized
+array is allocated, and the function may contain any JAX code. A primitive reads the rows, so an outer transformation
+that traces or differentiates the tables sees this read. Second derivatives are right.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def differentiate(fn: Transform, variables: Sequence[Array], sources: Sequence[S
 def trace(fn: Callable[..., Any], *args: Any) -> Any:
     """Return the closed jaxpr of the function to differentiate.
 
-    Raise ValueError within a shard_map that checks the varying axes.
+    Raise ValueError if an argument or constant varies along an axis of a shard_map with ``check_vma=True``.
     """
     try:
         closed = jax.make_jaxpr(fn)(*args)
@@ -80,8 +80,8 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """Return the outputs of a plan, the gradients of the arguments at the positions `dense`, and each slot with its
-    gradient and found values.
+    """Evaluate a plan. Return the plan's outputs, the gradients of the arguments at the positions `dense`, and a list
+    of (slot, gradient of the slot, found values).
 
     The gradients are those of the sum of the first output.
     """
@@ -100,8 +100,8 @@ def taken(
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return an input of zeros for a slot; the gradient of this input is the gradient of the slot's rows. Under a trace
-    the program makes the zeros, and does not contain them as a constant."""
+    """Return an input of zeros for a slot; the gradient of this input is the gradient of the slot's rows. In traced
+    code the program creates the zeros, so it does not contain them as a constant."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
@@ -111,8 +111,8 @@ class Aux:
     """The auxiliary output of a traced function: JAX returns the arrays, and this object keeps the other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """Return the traced arrays of the tree. Keep all other leaves, but no traced array, because JAX would report it
-        as a leak."""
+        """Return the traced arrays of the tree, and store its structure and all other leaves. No traced array is
+        stored, because JAX would report a leak."""
         leaves, self.structure = tree_util.tree_flatten(tree)
         self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
         return [x for x in leaves if isinstance(x, Tracer)]
@@ -132,7 +132,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 
 def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-    """See `Backend.with_gradient`. In forward mode a tangent passes through the transposed gradient."""
+    """See `Backend.with_gradient`. Forward mode computes tangents with the transpose of `backward`."""
     if not any(isinstance(x, Tracer) for x in arrays):
         return value
 

@@ -1,9 +1,9 @@
-"""View JAX's CPU memory as NumPy arrays and NumPy's memory as JAX arrays, without a copy. Outside of JAX, bfloat16 is
+"""View JAX's CPU memory as NumPy arrays and NumPy's memory as JAX arrays, without a copy. In NumPy arrays, bfloat16 is
 uint16.
 
-Both directions share memory (JAX's `device_put` does so for memory aligned to 64 bytes). A view keeps its array alive,
-and JAX does not reuse a donated buffer that has a view. DLPack is no faster, rejects read-only and bfloat16 memory, and
-writes a line to stderr for every unaligned array.
+Both directions share memory; JAX's `device_put` does so for memory aligned to 64 bytes. A view keeps its array alive,
+and JAX does not reuse a donated buffer that has a view. islices does not use DLPack: it is no faster, rejects read-only
+and bfloat16 memory, and writes a line to stderr for every unaligned array.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of x's memory, or None if x is traced or not on one CPU device. Raise ValueError if the
-    memory was deleted."""
+    """Return a NumPy view of an array's memory. Return None if the array is traced, on several devices, or not on a
+    CPU. Raise ValueError if the memory was deleted."""
     # the attribute `device` of an array on several devices is a sharding, and a sharding has no platform
     if isinstance(x, Tracer):
         return None
@@ -55,7 +55,7 @@ def check_alive(x: Array) -> None:
 def put(array: Host, like: Array) -> Array:
     """Return a NumPy array as a JAX array, placed like `like`. The memory is shared where JAX can share it.
 
-    The dtype stays the same for any value of jax_enable_x64, but uint16 means bfloat16.
+    uint16 becomes bfloat16. All other dtypes stay the same, whatever the value of jax_enable_x64.
     """
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
@@ -68,8 +68,8 @@ def put(array: Host, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Return the device for a result that belongs next to `like`. Return None, which lets JAX choose, if `like` is
-    traced, on several devices, or where JAX places arrays by default."""
+    """Return the device of `like`, for a result. Return None, which lets JAX choose, if `like` is traced, no JAX array,
+    on several devices, or uncommitted on the default platform."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)

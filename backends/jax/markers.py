@@ -1,9 +1,9 @@
 """Define primitives of JAX for lookups, which the module `tables` finds in traced programs.
 
 A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
-weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. For all code
-but `differentiate`, each primitive is the identity, with the identity's derivatives. `attach` returns rows, and also
-passes their gradient to a second input.
+weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Only
+`differentiate` treats these primitives specially; elsewhere each is the identity, with the identity's derivatives.
+`attach` returns rows, and also passes their gradient to a second input.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False)
 
 # ---------------------------------------------------------------------- weights as they are
 def _marker(name: str) -> Primitive:
-    """Return a primitive weights -> weights that marks a use of the weights."""
+    """Return an identity primitive that marks a use of its operand, the weights of a table."""
     marker = Primitive(name)
     marker.def_impl(_same)
     marker.def_abstract_eval(_same)
@@ -115,9 +115,9 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 # ---------------------------------------------------------------------- the recorder
 class TraceRecorder:
-    """The recorder of every traced table: JAX's trace contains the lookups, not this object.
+    """The recorder of every traced table. This object stores nothing, because JAX's trace contains the lookups.
 
-    Outside of `differentiate` its primitives are the identity, so calls that differentiate nothing use it too.
+    Calls outside of `differentiate` also use this recorder, whose primitives are the identity in such calls.
     """
 
     everywhere = True

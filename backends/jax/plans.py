@@ -1,8 +1,8 @@
 """Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr, with a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
-every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot. The gradient of
-that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
+every other use of the parameter is recorded too. `evaluate` runs the jaxpr with one more input per slot. The gradient
+of that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Wanted = tuple[bool, ...]
 
 
 class Plan:
-    """The static plan of a jaxpr with marked leaves among its inputs.
+    """The plan for evaluating a jaxpr that has marked leaves among its inputs.
 
     `wanted` has a flag per output, True if the output may have a gradient; None means True for all.
     """
@@ -86,8 +86,8 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
-    """Return {id of a needed equation: the variables that no later equation reads}, and the set of variables that have
-    a gradient.
+    """Return {id of a needed equation: the variables that nothing reads after this equation}, and the set of variables
+    that have a gradient.
 
     An equation is needed if it has effects, or if its results are used. If `every` is True, all equations are needed,
     and all results have a gradient.
@@ -111,8 +111,8 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known: JAX keeps
-    the jaxprs of its functions between calls."""
+    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known, because
+    JAX keeps the jaxprs of its functions between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -124,8 +124,8 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
-    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None, except
-    for an `Operand`."""
+    """Return the outputs of a jaxpr, and for each slot the values that its read found, such as row numbers. An output
+    that is a marked leaf is None, except for an `Operand`."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -162,8 +162,7 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Return True if an equation contains 64-bit types of the core. JAX narrows these types outside the core's
-    scope."""
+    """Return True if an equation has 64-bit operands or results. JAX narrows these types outside the core's scope."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 
@@ -172,8 +171,8 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
 def _calling(wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
-    """Return the rule of equations that call a jaxpr. `wrap` gets the evaluating function and the parameters named in
-    `options`."""
+    """Return the rule for equations that call a jaxpr. ``wrap(function, **parameters)`` wraps the function that
+    evaluates the jaxpr. `options` names the equation's parameters that are passed to `wrap`."""
 
     def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
         return _called(eqn.params["jaxpr"], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
@@ -260,7 +259,8 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Let each rank read rows separately; the ranks' slots are concatenated along a new first axis.
+    """Return the evaluation of a shard_map. Each rank reads its rows, and the ranks' slots are concatenated along a new
+    first axis.
 
     Return None if the weights are used as an array, or if a leaf is split other than by rows.
     """
@@ -285,7 +285,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
-        """Convert row numbers that count from the start of a rank's part to row numbers of the whole leaf."""
+        """Convert row numbers of a rank's part to row numbers of the whole leaf."""
         axis = parts[slot.leaf]
         if not axis:
             return ids
@@ -317,8 +317,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return all uses other than by rows in several plans. A marked output of a plan counts as such a use if its mark
-    in `outputs` is None."""
+    """Return {leaf: use} of all uses in several plans that are not reads of rows. A marked output of a plan is such a
+    use if its mark in `outputs` is None."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:

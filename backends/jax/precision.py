@@ -60,7 +60,7 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that turns 64-bit types on and is not the core's scope."""
+    """Return a context that turns 64-bit types on, but does not change the results of `in_scope` and `users_x64`."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 
@@ -87,8 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Convert a traced float64 of the core to another dtype where the user has not turned 64-bit types on. The gradient
-    raises TypeError, because JAX cannot compute it there."""
+    """Convert a traced float64 of the core to another dtype, while the user has not turned 64-bit types on. The
+    gradient raises TypeError, because JAX cannot compute the gradient in this case."""
     return lax.convert_element_type(x, dtype)
 
 

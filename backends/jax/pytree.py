@@ -1,7 +1,7 @@
 """Register IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and others accept them.
 
 For JAX every array of a pytree is a leaf, row numbers included, so `jax.tree.map(jnp.add, a, b)` and `lax.psum` would
-add them. So gradients have one more leaf, a guard, which arithmetic changes and copies do not change.
+add row numbers. So gradients have one more leaf, a guard: arithmetic changes the guard, and copies do not.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def register() -> None:
 
 
 def _owner(child: Any) -> Backend:
-    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. JAX also uses placeholders as children, so
-    they are not checked."""
+    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. The type of the child is not checked,
+    because JAX also uses placeholders as children."""
     return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # NumPy's is a result of jax.device_get
 
 
@@ -127,7 +127,7 @@ def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], u
 def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
     """Return (leaves, a `Leaves` or None), where the leaves are the arrays and a guard of this shape.
 
-    For known arrays, the caller stores the `Leaves`, so that flattening the tree again returns the same leaves. For
+    For concrete arrays, the caller stores the `Leaves`, so that flattening the tree again returns the same leaves. For
     traced arrays the second item is None.
     """
     values, indices = arrays[:2]
@@ -140,8 +140,8 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
 def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
     """Return the `Leaves` of an unflattened tree. The last leaf is the guard of all parts.
 
-    Known leaves are checked when they are first read. Leaves with types or shapes that no gradient has, such as those
-    of a tree of predicates, are checked then too. The parts of all other leaves are the result of `intact`.
+    Concrete leaves are checked when they are first read, and so are leaves with types or shapes that no gradient has,
+    such as predicates. For all other leaves the parts are the result of `intact`.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
@@ -170,7 +170,7 @@ def _is_of(part: Part, guard: Any) -> bool:
 
 
 def _check(parts: Sequence[Part], guard: Any) -> None:
-    """Raise ValueError if arithmetic has changed known leaves, as their guard shows."""
+    """Raise ValueError if the guard shows that arithmetic has changed the leaves."""
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
@@ -181,10 +181,10 @@ def _check(parts: Sequence[Part], guard: Any) -> None:
 
 
 def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
-    """Return a part's arrays. Slots that arithmetic has changed get NaN (integers, a large number) as values and valid
-    integers.
+    """Return a part's arrays. In slots that arithmetic has changed, values become NaN (a large number in integer
+    types), and row numbers become valid.
 
-    Each valid integer is below its bound in `bounds`, so no operation leaves out such a slot.
+    Each row number is below its bound in `bounds`, so no operation drops the slot and its NaN.
     """
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part
@@ -205,8 +205,8 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if all its leaves are the
-    zeros of jnp.zeros_like."""
+    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if value, row numbers and
+    guard are all 0, as in the result of jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)

@@ -30,9 +30,11 @@ class JaxRecorder(Recorder):
     TypeError, ValueError, OSError
         The errors of `islices.Recorder`.
 
-    Notes ----- Traced values reach the host through an ordered callback (`jax.experimental.io_callback`). So a compiled
-    step records at each run, in order; `jax.effects_barrier()` waits for the last record. Pass a state of
-    `islices.optim` unchanged; convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause 23.
+    Notes
+    -----
+    Traced values reach the host through an ordered callback (`jax.experimental.io_callback`). So a compiled step
+    records at each run, in order; `jax.effects_barrier()` waits for the last record. Pass a state of `islices.optim`
+    unchanged; convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause 23.
 
     Examples
     --------
@@ -54,7 +56,7 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Add records to the current step, traced or not: see `islices.Recorder.add`.
+        """Add records, whose values may be traced, to the current step. See `islices.Recorder.add`.
 
         Parameters
         ----------
@@ -64,7 +66,7 @@ class JaxRecorder(Recorder):
         self._on_host(positions, super().add)
 
     def step(self, **positions: Any) -> None:
-        """End a step, within compiled code too: see `islices.Recorder.step`.
+        """Add records, whose values may be traced, and end the step. See `islices.Recorder.step`.
 
         Parameters
         ----------

@@ -54,7 +54,8 @@ class Slot:
     rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop for a slot of its body. A dense gradient is summed over all rounds."""
+        """Return the slot of a loop of `length` rounds whose body contains this slot. The loop sums a dense gradient
+        over its rounds, so a dense slot stays the same."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
@@ -62,7 +63,7 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def not_run(self) -> tuple[Any, ...]:
-        """Return the found values of a branch that is not taken."""
+        """Return the found values for a branch that does not run: ids of no row, and zeros."""
         no_row = max(self.rows, 0)
         return tuple(lax.full(x.shape, 0 if k else no_row, x.dtype) for k, x in enumerate(self.found))
 
@@ -72,8 +73,8 @@ class Evaluation:
     """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns the outputs
     and the found values.
 
-    `outputs` has a mark for each result that is a marked leaf again. `others` maps a leaf to a use in a nested jaxpr
-    that is no read of rows.
+    `outputs` has a mark for each result that is still a marked leaf. `others` maps a leaf to a use in a nested jaxpr
+    that does not read rows.
     """
 
     run: Callable[..., Any]
@@ -102,7 +103,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """Return x, which is a leaf or some of its rows, after the casts of the leaf's mark."""
+    """Return `x`, a leaf or some of its rows, after the casts of the mark."""
     for dtype in mark.casts if isinstance(mark, Marked) else ():
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
@@ -202,8 +203,8 @@ def _reading(
 ) -> Evaluation:
     """Return the evaluation of a read with one slot of `count` rows.
 
-    `ids` computes the row numbers from the equation's other operands. `spread` reshapes a delta of shape (count,
-    *row_shape) to the shape of the read values.
+    `ids` computes the row numbers from the equation's other operands. `spread` reshapes a delta of shape
+    ``(count, *row_shape)`` to the shape of the read values.
     """
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
@@ -219,7 +220,7 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """Return x on the mesh of the type of `like`. With explicit sharding, the two meshes differ within auto_axes."""
+    """Return `x` on the mesh of `like`. With explicit sharding, the two meshes differ within auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
         return x
@@ -227,14 +228,15 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return the type for the row numbers of a read: int64 if the starts of the read have 64 bits or int32 is too
-    narrow for the rows, else int32."""
+    """Return the dtype of a read's row numbers: int64 if the start indices have 64 bits or int32 is too narrow for
+    `rows`, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Return starts in a signed type. Starts that the type cannot represent become its largest number."""
+    """Return start indices in the signed type `dtype`. Start indices that the type cannot represent become its largest
+    number."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)

@@ -1,8 +1,8 @@
 """Group, sum and scatter rows in XLA, for traced code and for mode framework.
 
 On CPU XLA's scatter runs in the order of the updates, so a scatter-add is a left fold there. This module calls XLA's
-scatter directly, because ``x.at[ids]`` wraps -1 to the last row. Here a negative row is dropped like every other row
-out of range. The functions never declare indices as sorted, which would give wrong results on GPU.
+scatter directly, because ``x.at[ids]`` wraps -1 to the last row. In this module a negative row is dropped like every
+other row out of range. The functions never declare indices as sorted, which would give wrong results on GPU.
 
 XLA on CPU scatters into its operand in place even if operand and indices are the same array. XLA then reads indices
 that it has just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
@@ -44,7 +44,7 @@ _OTHER_SIGN = {"i": "u", "u": "i"}
 
 # ---------------------------------------------------------------------- grouping
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return ids and places of traced indices.
+    """Return (ids, places) of traced indices.
 
     `ids` has the distinct indices, ascending, in an array as long as `indices`. Spare entries at the end are `rows`.
     `places` has the position of each slot's index in `ids`. All indices out of range count as one more row, `rows`.
@@ -118,8 +118,8 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 @partial(jax.jit, static_argnames=("count", "least"), inline=True)
 def maximum(values: Array, segments: Array, count: int, *, least: float | None = None) -> Array:
-    """Return the largest value of each segment, NaN if the segment contains NaN. An empty segment gets `least`; without
-    `least`, it gets the least number of the dtype."""
+    """Return the largest value of each segment, or NaN if the segment contains NaN. An empty segment gets `least`;
+    without `least`, it gets the least number of the dtype."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
@@ -129,7 +129,7 @@ def maximum(values: Array, segments: Array, count: int, *, least: float | None =
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return the rows after multiplying or dividing each row by the values of its segment, in order."""
+    """Return `rows`, with each row multiplied or divided by the values of its segment, one after the other."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU

@@ -1,8 +1,8 @@
 """Define the rules of the operations that read a Table, or its weights as an array.
 
-A lookup is a slot, whose gradient is that of the rows or bags. If the code reads the weights as an array
-(`islices_operand`), each product with them is a slot too. The product's gradient and its other operand are kept as
-factors. Any other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this
+Each lookup is a slot, whose gradient is that of the rows or bags. If the code reads the weights as an array
+(`islices_operand`), each product with them is a slot too. The slot keeps the product's gradient and the other operand
+as factors. Any other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this
 folder.
 """
 
@@ -37,7 +37,7 @@ class Operand:
 
 
 class _Product(NamedTuple):
-    """The facts about a product with the weights that the product's gradient needs."""
+    """The layout of a product with the weights, from which the product's gradient is computed."""
 
     leading: bool  # True if the weights are the first operand, so that their axis is first in the result
     by_rows: bool  # True if the product contracts the rows, as with one-hot ids; then the factors change roles
@@ -96,8 +96,8 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of a use of the weights as an array that is no product. Each use is a slot with a dense
-    gradient."""
+    """Return the evaluation of an equation that uses the weights as an array and is no product. Each operand that is
+    the weights becomes a slot with a dense gradient."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
@@ -128,7 +128,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return the use that a slot stands for, of a table of this dtype. Return None if the slot is in a branch that is
+    """Return a slot's use of its table, whose weights have this dtype. Return None if the slot is in a branch that is
     known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))

@@ -1,7 +1,8 @@
-"""Keras 3 on TensorFlow, torch and JAX: stock models that `fit` trains by rows. docs/keras.md.
+"""Keras 3 on TensorFlow, torch and JAX: `fit` trains stock models with row-sparse gradients. See docs/keras.md.
 
-KERAS_BACKEND selects a backend before Keras is imported. Code for one backend is in the module of its name
-(`islices.backends.keras.native`). Importing this package imports Keras and Keras's backend, but no other framework.
+The environment variable KERAS_BACKEND selects a backend before Keras is imported. Each backend has a module of the
+backend's name in this folder; `islices.backends.keras.native` selects that module. Importing this package imports Keras
+and Keras's backend, but no other framework.
 """
 
 try:

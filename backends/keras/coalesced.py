@@ -1,6 +1,6 @@
 """Sum and clip row-sparse gradients before a Keras optimizer steps on them.
 
-At that point the loss scale is removed, and the gradients of micro-batches and of all replicas are added up. May
+By then Keras has removed the loss scale, and has added up the gradients of micro-batches and of all replicas. May
 import: `keras`, the core, this folder.
 """
 
@@ -25,7 +25,8 @@ CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
+    """A mixin that sums duplicates before a Keras optimizer clips or steps; it comes before the optimizer's class among
+    the bases.
 
     Parameters
     ----------
@@ -34,8 +35,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         ``global_clipnorm`` the norm of all gradients (`islices.clip_by_global_norm`), ``clipvalue`` each element
         (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
     semantics : str
-        The library whose clip factor is used: "islices", or another that the function of islices accepts, such as
-        "keras". Duplicates are summed before the clip in any case. SPEC clause 11.
+        The library whose formula gives the clip's factor: "islices", or another that the clip function of islices
+        accepts, such as "keras". Duplicates are summed before the clip with every semantics. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
         The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
         gradient with zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
@@ -48,9 +49,9 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     Notes
     -----
-    The optimizer's variables have the same order and names as in Keras's class, so a file that one class saved loads in
-    the other. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped
-    (Keras clips each replica's share). Under XLA the slots of duplicates remain, with zeros.
+    The optimizer's variables have the same order and names as in Keras's class, so each class can load a file that the
+    other class saved. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is
+    clipped (Keras clips each replica's share). Under XLA on TensorFlow the slots of duplicates remain, with zeros.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
     table. SGD without momentum and Adagrad of this package step only on the gradient's rows, also on torch and JAX.

@@ -1,4 +1,4 @@
-"""Keras on JAX. The step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
+"""Run Keras on JAX. A model's step computes gradients with `islices.value_and_grad`, which finds the reads of rows.
 
 The step remains one jitted function with donated state, so XLA updates tables and states in place. See
 `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
@@ -66,7 +66,7 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
+    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
     return kind
 
 
@@ -77,8 +77,8 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return the traced flag of the current step, which is true if the step is taken. Without a traced flag, return
-    True."""
+    """Return the flag of the current step: a traced bool that is true if the step is taken. Return True if the current
+    step has no traced flag."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 

@@ -27,8 +27,9 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Duplicates are summed before the check. If a number is not finite, the optimizer takes no step and halves the scale.
-    In a compiled step of JAX, `Stepped` then writes nothing; all other variables are assigned their old values.
+    Duplicates are summed before the check for finite numbers. If a number is not finite, the optimizer takes no step
+    and halves the scale. In a compiled step of JAX, `Stepped` then writes nothing; all other variables are assigned
+    their old values.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""Replace a method of a single object. Keras calls `compile`, `train_step` and others on the instance, so it calls the
-replacement.
+"""Replace a method of a single object. Keras calls `compile`, `train_step` and others on the instance, so Keras calls
+the replacement.
 
 May import: the standard library.
 """
@@ -12,9 +12,10 @@ from typing import Any
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for the place of the owner's method, which returns ``call(method, *args, **kwargs)``.
+    """Return a replacement for the owner's method `name`. The replacement returns ``call(method, *args, **kwargs)``.
 
-    If only the object gets the function, its class does not change, so saving, loading and cloning work as before.
+    If the caller sets the replacement on the object, the object's class does not change, so saving, loading and cloning
+    work as before.
     """
     method = getattr(owner, name)
 

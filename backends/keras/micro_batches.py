@@ -19,7 +19,8 @@ from islices.core.slices import IndexedSlices
 
 
 class Share:
-    """The gradient of one micro-batch, which Keras adds to a `Sum` and divides."""
+    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides the result by the number of
+    micro-batches."""
 
     def __init__(self, gradient: Any) -> None:
         self.gradient = gradient  # in the framework's type; after an addition, sparse gradients are IndexedSlices

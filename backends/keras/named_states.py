@@ -31,20 +31,20 @@ NAMES: dict[Any, dict[str, str]] = {
 
 
 def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
-    """Return the state of each variable that a Keras optimizer steps on, by the names of `islices.optim`.
+    """Return the state of each variable that a Keras optimizer steps on, with the names of `islices.optim`.
 
     Parameters
     ----------
     optimizer : keras.optimizers.Optimizer
         SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or a class of this package that
-        is derived from them; or `Stepped`. For LossScaleOptimizer and MultiOptimizer the result is the state of the
-        optimizers that they contain. Any backend of Keras is accepted.
+        is derived from one of these; or `Stepped`. For LossScaleOptimizer and MultiOptimizer the result is the state of
+        the optimizers that they contain. Any backend of Keras is accepted.
 
     Returns
     -------
     dict of str to dict of str to array
         Path of each variable -> its state as NumPy copies: the arrays, and "step", the number of steps taken, as int32
-        of shape (1,). With semantics="keras" the function of the same name in `islices.optim` accepts the dict as its
+        of shape (1,). The optimizer of `islices.optim` with the same name and semantics="keras" accepts the dict as its
         state. The result is empty for an optimizer that is not built yet.
 
     Raises

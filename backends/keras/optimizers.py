@@ -21,8 +21,8 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, the optimizer takes the
-    step of `islices.optim`, which accepts slices."""
+    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` computes
+    the step for sparse gradients."""
 
     def _rule(self, rate: Any) -> Rule | None:
         """Return the optimizer of `islices.optim` with the same step, or None if there is none for these options."""
@@ -32,7 +32,8 @@ class ByRows(Coalesced):
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Take one step of Keras's rule."""
+        """Take one step on a variable. `islices.optim` computes the step for slices, and Keras computes the step for
+        arrays."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return

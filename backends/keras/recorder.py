@@ -31,7 +31,7 @@ BY_ROWS = ("sgd", "adagrad")
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that records each step of `model.fit`.
 
-    A step's record has the batch, outputs, loss, gradients before and after clipping, tables and state.
+    A step's record contains the batch, outputs, loss, gradients before and after clipping, tables and state.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Wrap the model's methods. Keras calls `set_model` before it builds the function of a step."""
+        """Wrap the model's methods. Keras calls `set_model` before Keras builds the function of a step."""
         super().set_model(model)
         self._replaced.close()
         self._optimizer = model.optimizer  # not `self.model`: on JAX reading it ends the epoch's state
@@ -175,7 +175,7 @@ def _state(optimizer: Any) -> dict[str, Any]:
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """Describe a variable's optimizer in the terms of `islices.optim`.
+    """Describe a variable's optimizer with the names of `islices.optim`.
 
     The result is {"class": name} for a Keras class that `islices.optim` lacks and for use_ema. The result is None for
     `Stepped`, for a loss scale, for micro-batches, and for any other unknown formula.

@@ -31,7 +31,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 def divisible(grad: Any, variable: Any) -> Any:
     """Return a sparse gradient as slices, without a check of the ids, and any other gradient unchanged. `divided`
-    accepts both."""
+    accepts both forms."""
     return accepted(grad, variable, validate=False)
 
 

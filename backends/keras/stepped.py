@@ -37,7 +37,8 @@ SCHEDULE = SCHEDULES.LearningRateSchedule
 
 @keras.saving.register_keras_serializable("islices")
 class Stepped(Coalesced):
-    """A Keras optimizer that steps by a rule of `islices.optim`: lazy Adam, row-wise Adagrad, frozen rows.
+    """A Keras optimizer that takes the steps of an `islices.optim` optimizer, for example of lazy Adam or row-wise
+    Adagrad.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class Stepped(Coalesced):
         gradient_accumulation_steps is set under a strategy of several replicas (Keras does not support this), or with
         use_ema on JAX. jit_compile is True on TensorFlow, where XLA cannot step on a variable number of rows.
     IndexError
-        A weight lacks a frozen row.
+        The number of a frozen row is out of range for a weight.
 
     Notes
     -----

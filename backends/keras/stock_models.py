@@ -25,10 +25,11 @@ MARK = "_islices_row_sparse"
 
 
 def row_sparse(model: Model) -> Model:
-    """Let `fit` and `train_on_batch` of a stock Keras model train by rows, on TensorFlow, torch and JAX.
+    """Make `fit` and `train_on_batch` of a stock Keras model use row-sparse gradients, on TensorFlow, torch and JAX.
 
-    Each trainable weight that the model reads by rows gets a gradient of the looked-up rows. keras.layers.Embedding
-    reads by rows, with ``ops.take(weight, ids, axis=0)``. The layers and the model stay Keras's objects.
+    If the model looks up rows of a trainable weight, the gradient of the weight contains only these rows. A lookup is
+    ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers remain ordinary Keras
+    objects.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def row_sparse(model: Model) -> Model:
     Notes
     -----
     `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package.
-    This Adam has semantics="keras": it computes Keras's step on the sums of duplicate rows. As Keras documents, Adam
+    This Adam has semantics="keras", so Keras's step is computed on the sums of duplicate rows. As Keras documents, Adam
     updates every row at each step, so the cost of a step grows with the table. The cost of `Stepped` grows with the
     batch instead.
 

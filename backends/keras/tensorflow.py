@@ -1,7 +1,7 @@
-"""Keras on TensorFlow. tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
+"""Run Keras on TensorFlow, where tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `tensorflow`,
-`islices.backends.tensorflow`, the core, this folder.
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Hooks = ReplicaHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. `train_step` stays, because TensorFlow's tape already makes
-    sparse gradients."""
+    """Return the methods that replace a model's methods. `train_step` is not replaced, because TensorFlow's tape
+    already makes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
         """Build the optimizer before the step is traced, because a tf.function that makes variables is traced twice."""
@@ -113,11 +113,11 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the optimizers that the class `kind` of keras.optimizers makes on this backend."""
+    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
     return kind
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Return a variable whose array may change its length."""
+    """Return a variable that contains `values`, and whose number of rows may change."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

@@ -85,8 +85,8 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the optimizers that the class `kind` of keras.optimizers makes. On torch, `__new__` of `kind`
-    makes objects of another class."""
+    """Return the class of the objects that ``kind()`` makes; `kind` is a class of keras.optimizers. On torch, `__new__`
+    of `kind` makes objects of another class."""
     return type(kind())
 
 
@@ -104,5 +104,5 @@ class Cell:
 
 
 def cell(values: Host, variable: Any) -> Cell:
-    """Return a `Cell` on the variable's device."""
+    """Return a `Cell` that contains `values`, on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

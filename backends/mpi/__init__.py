@@ -1,1 +1,1 @@
-"""MPI, an engine of `islices.distributed`. MPI has no arrays, so it belongs to no framework's folder."""
+"""MPI, an engine of `islices.distributed`. MPI has no arrays, so the engine is in no framework's folder."""

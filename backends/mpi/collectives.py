@@ -1,10 +1,10 @@
 """Use MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, MXNet and any other framework.
 
 MPI's blocking calls wait for ever, and most MPI libraries occupy a core meanwhile. So this module makes requests that
-do not block, and polls them until the deadline, at first without a pause, then between naps. Every pair of ranks
-exchanges messages by Isend and Irecv, for two reasons. MPICH's Allgatherv moves unequal lengths in small pieces: 64 MB
-from one of two ranks take 0.4 to 10 s, and 0.02 to 0.05 s by Send and Recv. And an error can name the rank that did not
-come.
+do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Every pair of ranks
+exchanges messages by Isend and Irecv, for two reasons. MPICH's Allgatherv sends unequal lengths in small pieces: 64 MB
+from one of two ranks take 0.4 to 10 s, and 0.02 to 0.05 s with Send and Recv. With pairs, an error can also name the
+rank that did not answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ _keyval: list[int] = []
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all ranks that the launcher has started."""
+    """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError without mpi4py or an MPI
+    library, and RuntimeError if MPI is not running.
+
+    If `timeout` is not None, it becomes the group's timeout in seconds.
+    """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
@@ -70,13 +74,13 @@ def running() -> Group | None:
 
 
 def launched() -> bool:
-    """Return True if MPI's launcher started this process together with others."""
+    """Return True if MPI's launcher started this process together with other processes."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in LAUNCHED)
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of an intracommunicator, or None for an object that is no communicator. Raise ValueError for any
-    other communicator."""
+    """Return the group of an intracommunicator, or None for an object that is no communicator. Raise ValueError for an
+    intercommunicator and for MPI.COMM_NULL."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -104,8 +108,8 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """Raise RuntimeError if MPI is not running or does not support calls from this thread; a call of MPI would end the
-    process."""
+    """Raise RuntimeError if MPI is not running or does not support calls from this thread, because a call of MPI would
+    then end the process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")
@@ -117,7 +121,7 @@ def _check_running(MPI: Any) -> None:
 
 
 def check_counts(version: tuple[int, int], nbytes: int) -> None:
-    """Raise ValueError if MPI of this version cannot count the bytes of one call."""
+    """Raise ValueError if MPI of this version cannot count the bytes of one message."""
     if nbytes > LARGEST_INT and version < (4, 0):
         raise ValueError(
             f"MPI {version[0]}.{version[1]}: {nbytes} bytes in one message; accepted are {LARGEST_INT}: take an MPI "
@@ -126,7 +130,7 @@ def check_counts(version: tuple[int, int], nbytes: int) -> None:
 
 
 class _LateError(TimeoutError):
-    """An error that says for which ranks this rank has waited too long."""
+    """An error that contains the ranks for which this rank has waited too long."""
 
     def __init__(self, ranks: set[int]) -> None:
         super().__init__("late")
@@ -168,7 +172,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done; raise _LateError after the timeout. `ranks` has the other rank of each
+        """Wait until all requests are done; raise _LateError after the timeout. `ranks` contains the other rank of each
         request."""
         from mpi4py import MPI
 

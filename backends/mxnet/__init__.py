@@ -1,18 +1,20 @@
-"""The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, the only one with row_sparse.
+"""The adapter of MXNet 1.9.1, the last release, on the legacy NDArray interface, because no other interface has
+row_sparse.
 
 The adapter handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles the import of MXNet:
 
 - Operators parse Python scalars from text. A quarter of float64 scalars, and half of the powers of two beyond 2**60,
   get an error in the last place. So a scalar that float32 cannot represent is passed as an array.
-- Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means "copy
-  this dimension". A reduction of an empty array fails later, in another thread.
+- The shape () and shapes that contain 0 mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means
+  "copy this dimension". A reduction of an empty array fails later, in another thread.
 - MXNet's Python code has a structured dtype for bfloat16. Conversion to bfloat16 truncates, so the host rounds instead.
 - Computation is asynchronous: memory may be read only after `wait_to_read`.
-- Operations accept fewer than 2**31 - 1 elements, zero slices of a larger table included.
+- Operations accept fewer than 2**31 - 1 elements; rows that a row_sparse array does not store count too.
 - The gradient of `gather_nd` depends on the order of threads, and no operation adds rows in order. So NumPy computes
   sums of rows.
 - The module `mxnet_autograd` of this folder handles MXNet's autograd, and `gluon_layers` handles Gluon's layers.
-- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` shares its memory.
+- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` returns a legacy array on
+  the same memory.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ BLOCK = 1 << 17
 
 
 def with_numbers(function: Callable[[Array, Array], Array]) -> Any:
-    """Return a function of two arrays as a primitive that accepts a Python number in place of either array."""
+    """Return a primitive that accepts a Python number in place of one of the function's two arrays."""
     return staticmethod(lambda a, b: function(*operands(a, b)))
 
 
 def by_host(primitive: str) -> Any:
-    """Return a primitive that NumPy computes, because MXNet lacks the operation."""
+    """Return a primitive that NumPy computes, because MXNet lacks the operation or computes it wrongly."""
 
     def call(self: Backend, x: Array, *arguments: Any, **static: Any) -> Any:
         views = [self.to_numpy(y) if self.is_array(y) else y for y in (x, *arguments)]
@@ -157,7 +159,8 @@ class MXNetBackend(Backend):
         return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
 
     def _round(self, x: Array, dtype: str) -> Array:
-        """Convert from or to bfloat16 without recording a gradient: MXNet has no operations on bits."""
+        """Convert from or to bfloat16 without recording a gradient. The host rounds to bfloat16, because MXNet
+        truncates."""
         if dtype != "bfloat16":
             return nd.cast(x, DTYPES[dtype])
         wide = x if self.dtype(x) == "float32" else nd.cast(x, "float32")

@@ -1,4 +1,4 @@
-"""Clip Gluon's gradients, dense or row_sparse, in place: a function, and a Trainer that clips.
+"""Clip Gluon's gradients, dense or row_sparse, in place, with a function or in a Trainer.
 
 mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
 MXNet's function turns a sparse gradient into a whole table, and a NaN norm fills all rows. This module keeps the
@@ -35,7 +35,7 @@ def clip_global_norm(
     semantics: Semantics = "mxnet",
     nonfinite: Nonfinite = "propagate",
 ) -> Any:
-    """Scale arrays together, in place, to a norm of at most max_norm.
+    """Scale arrays together, in place, to a norm of at most `max_norm`.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def clip_global_norm(
     check_isfinite : bool
         Warn if the norm is NaN or infinite; this check waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
-        The library whose factor is used. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC
-        clauses 10 and 11.
+        The library whose formula gives the factor. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC clauses
+        10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with semantics
         "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values with zeros.
@@ -91,7 +91,7 @@ def clip_global_norm(
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return x as an array of mx.nd on the same memory. Raise TypeError or ValueError if x is invalid."""
+    """Return `x` as an array of mx.nd on the same memory. Raise TypeError or ValueError if `x` is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
@@ -188,7 +188,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._nonfinite: Nonfinite = nonfinite
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients of all contexts, divide them by batch_size, clip them and update the parameters."""
+        """Add up the gradients of all contexts, divide the gradients by `batch_size`, clip them and update the
+        parameters."""
         if self.clip_global_norm is None:
             super().step(batch_size, ignore_stale_grad)
             return
@@ -196,7 +197,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self.update(batch_size, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Divide the gradients by batch_size, clip them and update the parameters; call `allreduce_grads` first."""
+        """Divide the gradients by `batch_size`, clip them and update the parameters. Call `allreduce_grads` before this
+        method."""
         if self.clip_global_norm is not None:
             if not is_real(batch_size):
                 raise TypeError(f"batch_size: got {describe(batch_size)}; accepted is a number above 0")

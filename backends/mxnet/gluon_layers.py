@@ -1,10 +1,10 @@
-"""Capture the gluon.nn.Embedding layers of a Gluon model: their ids, and the gradient of their outputs.
+"""Capture the ids, and the gradients of the outputs, of the gluon.nn.Embedding layers of a Gluon model.
 
 The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of this constant is the gradient of the
 rows. MXNet sums this gradient over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an
 output, so the capture replaces `forward` on the instance while the context is open. While autograd records, other reads
-of the weights (a tied output layer, a penalty) would contribute to the weights' gradient unseen. So `data` and
-`list_data` of the Parameter raise TypeError while autograd records.
+of the weights (a tied output layer, a penalty) would contribute to the weights' gradient without being captured. So
+`data` and `list_data` of the Parameter raise TypeError while autograd records.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """

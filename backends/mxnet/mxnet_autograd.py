@@ -36,7 +36,7 @@ autograd = mx.autograd
 
 
 def paused() -> AbstractContextManager[Any]:
-    """Pause recording, but leave training mode as it is."""
+    """Return a context that pauses recording, but leaves training mode as it is."""
     return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
 
 
@@ -54,7 +54,7 @@ def is_recorded(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows
 class GraphReads(TapeRecorder):
-    """The lookups in one table while a function is differentiated."""
+    """A recorder of the lookups in one table while a function is differentiated."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)

@@ -1,7 +1,6 @@
 """Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over given memory, and numbers.
 
-Everything here works whether `mx.util.np_shape` is on or not.
-May import: `numpy`, the core, this folder.
+All functions work whether `mx.util.np_shape` is on or not. May import: `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
 
 
 def share(array: Host, context: Any) -> Any:
-    """Return an NDArray over a donated NumPy array, with uint16 as bfloat16. Copy the array if MXNet cannot share
-    it."""
+    """Return an NDArray on the memory of a NumPy array that the caller gives up, with uint16 as bfloat16. Copy the
+    array if MXNet cannot share the memory."""
     check_size(array.shape)
     if array.size == 0:
         return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)
@@ -101,8 +100,8 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a and b as NDArrays. Only one of them may be a Python number; the number gets the dtype and rank of the
-    other."""
+    """Return a and b as NDArrays. Only one operand may be a Python number, which gets the dtype and rank of the other
+    operand."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

@@ -2,8 +2,8 @@
 
 MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
 other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
-that MXNet imports. NumPy gets no attribute. A function of MXNet that reads a lost name later finds it too. May import:
-`mxnet`, `numpy`, `islices.core.locks`.
+that MXNet imports. NumPy itself does not change. A function of MXNet that reads a lost name later finds the name too.
+May import: `mxnet`, `numpy`, `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def import_mxnet() -> Any:
     Raises
     ------
     ImportError
-        MXNet is not installed or cannot be loaded here. MXNet's partly imported modules are removed.
+        MXNet is not installed or cannot be loaded here. No partly imported modules of MXNet remain.
     """
     with _lock:
         if PACKAGE in sys.modules:

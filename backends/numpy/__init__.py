@@ -1,4 +1,4 @@
-"""The NumPy backend: NumPy computes its operations. The backend has bfloat16 arrays if ml_dtypes is installed."""
+"""The NumPy backend. bfloat16 arrays need the package ml_dtypes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The TensorFlow backend: eager tensors, variables, and symbolic tensors inside tf.function.
 
-Every primitive is one or a few of TensorFlow's operations, so it runs on any device and under any trace. The backend
-handles properties that the operations do not guarantee:
+Every primitive is one or a few of TensorFlow's operations, so a primitive runs on any device and under any trace. The
+backend handles properties that the operations do not guarantee:
 
-- `tf.scatter_nd` computes the sums. On CPU it is a left fold for any number of threads. (`tf.math.segment_sum` is not a
-  left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
+- `tf.scatter_nd` computes the sums. On CPU this scatter is a left fold for any number of threads.
+  (`tf.math.segment_sum` is not a left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
   with `rsqrt` for a root. Grappler also merges products with constants, and reassociates sums. `opaque` prevents all
   this.
@@ -14,8 +14,8 @@ handles properties that the operations do not guarantee:
 - The module `tensor_memory` of this folder shares memory between NumPy and TensorFlow. `tapes` computes gradients with
   respect to looked-up rows, and `keras_layers` handles Keras's layers.
 
-May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported: TensorFlow's type identifies Keras's
-variables.
+May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras: a type of TensorFlow
+identifies Keras's variables.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ DENSE = tf.__internal__.types.Tensor
 
 
 def opaque(x: Array) -> Array:
-    """Return x behind an operation that hides the shape and value of x from Grappler. Outside a graph, return x.
+    """Return `x` behind an operation that hides the shape and value of `x` from Grappler. Outside a graph, return `x`.
 
-    Without the shape, Grappler cannot merge the additions around x into one `add_n` with another order.
+    Without the shape, Grappler cannot merge the additions around `x` into one `add_n` with another order.
     """
     if not tf.is_symbolic_tensor(x):
         return x
@@ -69,10 +69,10 @@ def opaque(x: Array) -> Array:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both operands, with a tensor of the other operand's type in place of a Python number. TensorFlow would
-    convert a float to float32.
+    """Return both operands; a Python number becomes a tensor of the other operand's type. TensorFlow would convert a
+    float to float32.
 
-    Raise OverflowError for an int that the type lacks.
+    Raise OverflowError for an int that does not fit the type.
     """
     if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
@@ -87,7 +87,7 @@ def _number(c: float, dtype: Any) -> Array:
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return `fn` as a method, one of whose two operands may be a Python number."""
+    """Return a method that calls `fn` with two operands, one of which may be a Python number."""
     return method(lambda a, b: fn(*_one_type(a, b)))
 
 
@@ -335,8 +335,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context that places new tensors on like's device. The context changes nothing if `like` is symbolic, a
-    variable, or on the CPU."""
+    """Return a context that places new tensors on the device of `like`. The context changes nothing if `like` is
+    symbolic, a variable, or on the CPU."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()

@@ -1,21 +1,22 @@
 """Use tf.distribute as an engine of `islices.distributed`.
 
 There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
-`Replicas` gathers their tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks are the
-worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
+`Replicas` gathers the replicas' tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks
+are the worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
 
 `TensorFlowGroup` calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
 TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
 handles these properties of the operations:
 
-- The operations accept neither bytes nor bfloat16. So all data are words: of 8 bytes between processes, of 4 bytes
-  within a program.
+- The operations accept neither bytes nor bfloat16. So messages consist of words, of 8 bytes between processes and of 4
+  bytes within a program.
 - The operations order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank
   of its sender.
 - All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
   every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
   of their exchange, so messages go in pairs, padded to the longer one.
-- A gather or exchange of no elements is a segmentation fault, so each message has at least one element.
+- A gather or exchange of no elements ends the process with a segmentation fault, so each message has at least one
+  element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -62,7 +63,7 @@ WAY_OUT = (
 
 # ---------------------------------------------------------------------- within strategy.run
 def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
-    """Return the replicas of the current replica context if `group` means them, or else None.
+    """Return the replicas of the current replica context if `group` stands for these replicas, or else None.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     ValueError
         `group` is a replica context other than the current one.
     RuntimeError
-        `traced` is True where the result would be None, because no other engine moves symbolic tensors.
+        `traced` is True and the result would be None. No other engine moves symbolic tensors.
 
     Notes
     -----
@@ -112,8 +113,8 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    There is no all_to_all: tf.distribute has none, and TensorFlow's operation needs keys that only the strategy can
-    make.
+    This class has no all_to_all. tf.distribute has none, and TensorFlow's operation needs keys that only the strategy
+    can make.
     """
 
     in_loops = False  # replicas may only communicate outside of loops and branches
@@ -147,7 +148,8 @@ def _places(ids: Array, sizes: Array) -> Array:
 
 
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor of shape (n, ...) as int32 words, with at least one word per row, and the inverse function.
+    """Return a tensor of shape (n, ...) as int32 words, at least one per row, and the function that converts words
+    back.
 
     The words have shape (n, k), or (n,) for rows without elements. TensorFlow gathers only few dtypes, and retraces
     each eager gather of another dtype than int32.
@@ -168,7 +170,7 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
-    """Return the shape of x with n as the first dimension, as a tensor."""
+    """Return the shape of `x`, with `n` as the first dimension, as a tensor."""
     return tf.concat(([n], tf.shape(x)[1:]), 0)
 
 
@@ -272,7 +274,7 @@ class TensorFlowGroup(Group):
         return got
 
     def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
-        """Run one collective per array among `size` ranks, each with its key; return this rank's results. Raise
+        """Run one collective among `size` ranks per pair of a key and an array, and return this rank's results. Raise
         RuntimeError inside tf.function."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
@@ -306,8 +308,8 @@ def _collectives(
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
-    """Return an array of shape (copies, 1 + words): in each copy the rank, then the data, padded to `length` bytes and
-    to a whole word."""
+    """Return an array of shape (copies, 1 + words). Each copy contains the rank, then the data, padded to `length`
+    bytes and to a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data

@@ -19,8 +19,8 @@ from islices.embedding.per_sample import PerSample
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
-    """Base class of the two types below. A type has the specs of the arrays, and the attributes that are the same in
-    every call."""
+    """Base class of `IndexedSlicesSpec` and `PerSampleSpec`. A type stores the specs of the arrays, and the attributes
+    that are the same in every call."""
 
     __slots__ = ("arrays", "static")
 
@@ -66,8 +66,8 @@ class PerSampleSpec(_Spec):
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """Return the type of slices whose arrays are TensorFlow's or NumPy's. Raise TypeError for a `PerSample` with
-    products."""
+    """Return the tf.TypeSpec of slices or per-sample gradients, whose arrays are TensorFlow's or NumPy's. Raise
+    TypeError for a `PerSample` with products."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)
         return IndexedSlicesSpec([_of_array(x.values), _of_array(x.indices)], static)

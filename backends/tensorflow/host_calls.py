@@ -10,8 +10,8 @@ and only the framework's operations run.
 
 Calls run in TensorFlow's pool of threads, where no call may wait for a Python lock. The thread that holds the lock may
 be running the garbage collector. If the collector destroys an iterator, the destructor waits for the pool. So the
-function that builds a graph makes one call on a few zeros, and all code of the call is compiled then. Simultaneous
-steps wait for a mutex of TensorFlow, not for a Python lock.
+function that builds a graph makes one call on a few zeros, which compiles all code that calls in the graph run.
+Simultaneous steps wait for a mutex of TensorFlow, not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -63,7 +63,7 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return True if the body of a tf.vectorized_map is being built, where each member would make a call. The name
+    """Return True if the body of a tf.vectorized_map is being built, in which each member would make a call. The name
     scope shows such a body."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
@@ -110,8 +110,8 @@ def _call(
     """Add a host call of `callback`, a pure function of NumPy arrays, to a graph, and return the results. In another
     process the graph returns the results of `otherwise`.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. A call on `trial`, or on one
-    zero per tensor, compiles the function's code beforehand.
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. This function first calls
+    `callback` on `trial`, or on one zero per tensor, to compile the callback's code.
     """
     callback(*(map(_zero, arrays) if trial is None else trial))
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
@@ -133,8 +133,8 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Return (sums, ids) of the slices in range as tensors of a graph, computed by a host call. Return None if kernels
-    cannot run in this graph, or if the rank is unknown."""
+    """Return (sums, ids) of the slots in range, which a host call computes as tensors of a graph. Return None if
+    kernels cannot run in this graph, or if the rank is unknown."""
     if kernels_here() is None or values.shape.rank is None:
         return None
 
@@ -158,8 +158,8 @@ def sum_rows(
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
-    """Return, for each index, the row of the equal id. Indices that are not among `ids`, which are ascending, get
-    zeros."""
+    """Return, for each index, the row of `of_rows` whose id equals the index. Indices that are not among the ascending
+    `ids` get zeros."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
     # append an id that equals no index to the ids, and a row of zeros to the rows
@@ -198,8 +198,8 @@ def _grouped(slots: Slots) -> list[Array]:
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
     """Return (order, ids, starts, number): the groups of the slots in range, and the required number of values.
 
-    Without positions, `number` has the number of indices. With positions, `number` has the least position, and one more
-    than the greatest position.
+    Without positions, `number` contains the number of indices. With positions, `number` contains the least position,
+    and one more than the greatest position.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
@@ -221,7 +221,7 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 def _check_lengths(indices: int, values: int) -> None:
     """Raise ValueError if there is not one index per value. The check is made when the graph runs, because both numbers
-    may be unknown when it is built."""
+    may be unknown when the graph is built."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 
@@ -343,8 +343,8 @@ def step(
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """Take a step on writable tables. `given` has the groups of `_grouped`, the rule's numbers, and the factor of the
-    gradient, if there is one."""
+    """Take a step on writable tables. `given` contains the groups of `_grouped`, the rule's numbers, and the gradient's
+    factor if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
@@ -372,8 +372,8 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 
 
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. If positions are
-    given, they replace the slots' numbers."""
+    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. `positions`, if
+    given, replace the slots' numbers."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
     within = _within(indices, rows)

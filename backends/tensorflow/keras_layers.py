@@ -1,10 +1,10 @@
-"""Capture each keras.layers.Embedding of a model: its lookups, and the gradient that arrives at its output.
+"""Capture the lookups of each keras.layers.Embedding of a model, and the gradient of the layer's output.
 
 During a capture, a wrapper of the layer's `call` passes the output through an identity, which records the gradient. A
-ReversibleEmbedding may also be an output layer; then its output is a product with the weights. If a tape records, other
-reads of the weights are uses that the captured gradient would miss. So during the capture the variable gets a class
-that detects other reads (`_watched`). This module does not import Keras: a model only exists if Keras has been
-imported. May import: `tensorflow`, the core, this folder.
+ReversibleEmbedding may also be an output layer; then its output is a product with the weights. The captured gradient
+would miss other reads of the weights that a tape records. So during the capture the variable gets a class that detects
+these reads (`_watched`). This module does not import Keras: a model only exists if Keras has been imported. May import:
+`tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -127,11 +127,11 @@ class _OfGraph:
 
 
 class _Lookup(_OfGraph, LayerUse):
-    """A use of the weights by rows."""
+    """A lookup in the weights."""
 
 
 class _Product(_OfGraph, ProductUse):
-    """A use of the weights as an output layer."""
+    """A product with the weights, as in an output layer."""
 
 
 def _within(graph: Any) -> bool:
@@ -171,8 +171,8 @@ def _ids(name: str, ids: Any) -> Array:
 
 
 def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
-    """Append `use` to `uses`, and return the output of a layer through an identity. The backward pass adds the output's
-    gradient to that of `use`."""
+    """Append `use` to `uses`, and return a layer's output, passed through an identity. The backward pass adds the
+    output's gradient to the gradient in `use`."""
     use._graph = here()
     uses.append(use)
     dtype = layer.variable_dtype  # embeddings.dtype would depend on the current autocast

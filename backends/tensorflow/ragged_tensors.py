@@ -1,4 +1,5 @@
-"""Split tf.RaggedTensor and tf.SparseTensor into parts: the ids of bags, and weights and masks in the same order.
+"""Split tf.RaggedTensor and tf.SparseTensor into parts. A tensor contains the ids of bags, or weights or masks in the
+order of the ids.
 
 In a RaggedTensor the innermost ragged rows are bags, and the outermost rows are samples. In a SparseTensor a bag lies
 along the last axis, as in tf.nn.embedding_lookup_sparse; entries may have any order. May import: `tensorflow`, `numpy`,

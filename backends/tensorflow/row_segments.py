@@ -43,8 +43,8 @@ def searchsorted(ordered: Array, queries: Array, *, right: bool) -> Array:
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (sums, ids), sorted by id and as many as there are indices. A row's first slot contains the row's sum, and
-    its other slots contain zeros.
+    """Return (sums, ids), sorted by id, with one entry per index. The first slot of a row contains the row's sum, and
+    the row's other slots contain zeros.
 
     XLA has no operation whose result length depends on values. Slots out of range contain zeros too (SPEC clause 2).
     """
@@ -59,7 +59,7 @@ def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Arra
 
 
 def refuse_xla(operation: str) -> None:
-    """Raise ValueError if XLA compiles an operation whose result length depends on values."""
+    """Raise ValueError if XLA compiles the graph, because the length of the operation's result depends on values."""
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
@@ -70,8 +70,8 @@ def refuse_xla(operation: str) -> None:
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
     """Return the slots whose ids are in range. In eager code, where ids have been checked, return all slots.
 
-    Within XLA return all slots too, with `rows` in place of ids out of range, which the scatter drops. A selection
-    would have padding there, which the scatter would write.
+    Within XLA return all slots too. There `rows` replaces ids out of range, because the scatter drops the id `rows`.
+    XLA would pad a selection of slots, and the scatter would write the padding.
     """
     if tf.executing_eagerly():
         return values, ids
@@ -84,8 +84,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots with the same norm as x, which contain each row's sum once, and zeros elsewhere. A dense leaf stays
-    the same."""
+    """Return slots with the same norm as `x`: each row's sum once, and zeros in all other slots. A dense leaf stays the
+    same."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -108,8 +108,8 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return the rows after multiplying or dividing each row by the values of its segment, in order. Step k of the loop
-    applies the k-th value of each row."""
+    """Return `rows`, with each row multiplied or divided by the values of its segment, one after the other. Step k of
+    the loop applies the k-th value of each row."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)
@@ -130,7 +130,7 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
 
 
 def read_checked(table: Array, ids: Array) -> Array:
-    """Return table[ids], with zeros for ids out of range. The shape of ids may be unknown."""
+    """Return ``table[ids]``, with zeros for ids out of range. The shape of `ids` may be unknown."""
     rows, row_shape = table.shape[0], tuple(table.shape)[1:]
     if rows == 0:
         return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
@@ -145,7 +145,7 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """Return the arrays unchanged if a traced mask is True everywhere, and else the result of `otherwise`.
+    """Return the arrays unchanged if a traced mask is True everywhere, else the result of `otherwise`.
 
     Usually the mask is True everywhere, and no copy is made. Where kernels cannot run, return the result of `otherwise`
     in both cases.
@@ -156,7 +156,8 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Add values[k] to row ids[k] of zeros, in order of k. The shape of the zeros may contain tensors."""
+    """Add ``values[k]`` to row ``ids[k]`` of zeros, in order of k, and return the result. `shape`, the shape of the
+    zeros, may contain tensors."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))

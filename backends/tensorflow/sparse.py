@@ -43,8 +43,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even their number is
-    unknown."""
+    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even the number of
+    dimensions is unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):
@@ -65,8 +65,8 @@ def to_native(
     """Return a tf.IndexedSlices, with the dense_shape tensor of `like` if the shapes agree or the number of rows is
     unknown.
 
-    Otherwise the dense_shape is a new tensor, int32 if that of `like` is int32 and the numbers fit, else int64. Without
-    `like` and with an unknown dimension there is no dense_shape.
+    Otherwise the dense_shape is a new tensor, int32 if that of `like` is int32 and the numbers fit, else int64. There
+    is no dense_shape if `like` has none, or without `like` if a dimension is unknown.
     """
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))

@@ -43,7 +43,7 @@ def here() -> Any:
 
 # ---------------------------------------------------------------------- by rows
 class TapeReads(TapeRecorder):
-    """The lookups in one table during one call of `differentiate`."""
+    """A recorder of the lookups in one table during one call of `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
         super().__init__(backend)
@@ -92,8 +92,8 @@ class TapeReads(TapeRecorder):
 
 
 def _is_watched(weights: Array) -> bool:
-    """Return True if a tape would record a read of the weights now. Tapes then watch a trainable variable, as after a
-    read."""
+    """Return True if a tape would record a read of the weights now. This call makes tapes watch a trainable variable,
+    as a read does."""
     if isinstance(weights, tf.Tensor):
         return bool(possible_gradient_types([weights]))
     variable_accessed(weights)
@@ -140,7 +140,7 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """Return a gradient of x as a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
+    """Return a gradient of `x` as a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
     gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g
@@ -151,7 +151,7 @@ def dense_gradient(g: Any, x: Array) -> Array:
 
 
 def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
-    """Return a gradient of x with one axis of slots. The gradient of a gather has all axes of the gathered ids."""
+    """Return a gradient of `x` with one axis of slots. The gradient of a gather has all axes of the gathered ids."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 
@@ -247,9 +247,9 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn rewritten by autograph if autograph is on in the surrounding tf.function, and else fn.
+    """Return `fn` rewritten by autograph if autograph is on in the surrounding tf.function, else `fn` itself.
 
-    Autograph does not rewrite the library's functions and the functions that they call, so `user_code` passes fn to
+    Autograph does not rewrite the library's functions and the functions that they call, so `user_code` passes `fn` to
     autograph.
     """
     status = tf.__internal__.autograph.control_status_ctx()

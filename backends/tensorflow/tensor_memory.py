@@ -2,9 +2,9 @@
 
 NumPy reads the memory of an eager CPU tensor through the buffer protocol (``tensor.numpy()`` would copy). The protocol
 lacks bfloat16; a bitcast to uint16 shares memory too. In the other direction DLPack shares memory. TensorFlow *aborts
-the process* for memory that does not start at a multiple of 64 bytes, and NumPy exports no read-only memory. So other
-arrays are first copied into aligned memory, which is also faster than `tf.constant`. May import: `tensorflow`, `numpy`,
-`islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
+the process* for memory that does not start at a multiple of 64 bytes, and NumPy exports no read-only memory. So
+unaligned and read-only arrays are first copied into aligned memory. This copy is also faster than `tf.constant`. May
+import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def on_cpu(tensor: Array) -> bool:
 
 
 def plain(x: Array) -> Array:
-    """Return x; for a Keras variable, return the tf.Variable or tensor that it wraps."""
+    """Return `x`, or the tf.Variable or tensor that `x` wraps if `x` is a Keras variable."""
     return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 
@@ -47,10 +47,10 @@ def handle(variable: Array) -> Array:
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of the memory of a tensor or variable, bfloat16 as uint16. Return None if x is symbolic, not
-    in host memory, or of a dtype that NumPy lacks.
+    """Return a NumPy view of the memory of a tensor or variable; bfloat16 becomes uint16. Return None if `x` is
+    symbolic, not in host memory, or of a dtype that NumPy lacks.
 
-    The view of a variable shows the current value: a later assignment to the variable does not change the view.
+    The view of a variable shows the value at the time of the call: a later assignment does not change the view.
     """
     if not isinstance(x, tf.Tensor):
         if not tf.executing_eagerly():
@@ -111,8 +111,8 @@ def is_plain(x: Array) -> bool:
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a writable view of the memory of a resource's variable. No other tensor shares the memory until the view
-    is dropped.
+    """Return a writable view of the memory of the variable to which a resource belongs. No other tensor shares the
+    memory until the view is dropped.
 
     A tensor that was read from a variable may share the variable's memory. So this function first scatters an empty
     list of rows into the variable. If the memory is shared, the scatter gives the variable new memory.
@@ -127,7 +127,8 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a view of the memory of a resource's variable. Drop the view before anything writes to the variable.
+    """Return a view of the memory of the variable to which a resource belongs. Drop the view before anything writes to
+    the variable.
 
     After a scatter TensorFlow copies on each read of the variable. This function disables the copy for a single read.
     Raise ValueError if the shape of the variable has changed.
@@ -148,7 +149,7 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> Host:
-    """Return x as a NumPy array from any device, bfloat16 as uint16. Raise TypeError for a symbolic tensor."""
+    """Return `x`, from any device, as a NumPy array; bfloat16 becomes uint16. Raise TypeError for a symbolic tensor."""
     found = view(x)
     if found is not None:
         return found
@@ -158,8 +159,8 @@ def fetch(x: Array) -> Host:
 
 
 def accept(array: Host) -> Array:
-    """Return an eager CPU tensor on an array's memory, or on a copy if the memory cannot be shared. The caller no
-    longer uses the array; uint16 means bfloat16."""
+    """Return an eager CPU tensor on an array's memory, or on a copy if the memory cannot be shared. The caller must not
+    use the array afterwards; uint16 becomes bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         array = copied(array, array.dtype.newbyteorder("="))
@@ -171,7 +172,7 @@ def accept(array: Host) -> Array:
 
 
 def copy(array: Host) -> Array:
-    """Return a new tensor with a copy of an array's values, on the current device; uint16 means bfloat16."""
+    """Return a new tensor with a copy of an array's values, on the current device; uint16 becomes bfloat16."""
     array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:

@@ -1,6 +1,6 @@
 """Implement the primitives on torch tensors, for any device.
 
-torch does not check a sparse tensor: indices out of range, or a false is_coalesced, may end the process or produce
+torch does not check a sparse tensor: indices out of range, or a false is_coalesced, may crash the process or produce
 wrong sums. torch's coalesce() does not always add in order of occurrence. So this module never lets torch compute on a
 sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
 """
@@ -347,10 +347,10 @@ class TorchBackend(Backend):
 
 
 def _view(x: Tensor) -> Host:
-    """Return a NumPy view of a tensor in CPU memory, bfloat16 as uint16.
+    """Return a NumPy view of a tensor in CPU memory; bfloat16 becomes uint16.
 
-    Raise TypeError or RuntimeError if the tensor is not in CPU memory, is negated or wrapped, or has a dtype that NumPy
-    lacks.
+    Raise TypeError or RuntimeError if NumPy lacks the dtype. The same errors are raised if the tensor is not in CPU
+    memory, is wrapped by a transform, or has its negative bit set.
     """
     if x.requires_grad:
         x = x.detach()
@@ -370,11 +370,11 @@ def _checked_view(x: Tensor) -> Host | None:
 def _plain_parts(x: Tensor) -> NativeParts | None:
     """Return the parts of a sparse tensor like `TorchBackend.from_native`, but faster and with NumPy views.
 
-    In place of the tensor of indices, the parts contain None and the view of the indices. Making the tensor would take
+    The parts contain a view of the indices, and None in place of the tensor of indices. Making that tensor would take
     as long as all views together.
 
-    Return None if NumPy cannot view the values or the indices, if a storage was freed, or if there is not one sparse
-    dimension. The caller has checked that the tensor requires no gradient.
+    Return None if NumPy cannot view the values or indices, if a storage was freed, or if there are 0 or several sparse
+    dimensions. The caller has checked that the tensor requires no gradient.
     """
     values, indices = x._values(), x._indices()
     try:
@@ -394,12 +394,13 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 
 
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
-    """Return a `Look` at plain tensors, collected in one pass.
+    """Return the dtypes, shapes and NumPy views of plain tensors as a `Look`, collected in one pass.
 
-    Return None if a mode or transform is active, if autograd records one of the tensors, or if NumPy cannot view one.
+    Return None if a mode or transform is active, if autograd records one of the tensors, or if NumPy cannot view one of
+    the tensors.
 
-    `written` is True if the caller will write to the tensors. Then autograd does not matter, but every tensor must be
-    contiguous, no inference tensor, and completely within its storage.
+    `written` is True if the caller will write to the tensors. Then tensors may require gradients, but each tensor must
+    be contiguous, lie completely within its storage, and be no inference tensor.
     """
     if not plain_eager():
         return None
@@ -436,8 +437,8 @@ def _holds_anywhere(mask: Tensor) -> bool:
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError for a tensor whose values cannot be read: on the device meta, fake, mapped by torch.func.vmap, or
-    recorded by a tracer."""
+    """Raise TypeError if a tensor's values cannot be read: the tensor is fake, on the device meta, mapped by
+    torch.func.vmap, or recorded by a tracer."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -458,7 +459,7 @@ def check_data(x: Tensor) -> None:
 
 
 def shares_elements(x: Tensor) -> bool:
-    """Return True if elements of the tensor may share memory, as its strides show."""
+    """Return True if a tensor's strides allow elements to share memory."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 

@@ -12,15 +12,15 @@ from islices.core.rows import coalesce
 class GradScaler(torch.amp.GradScaler):
     """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
-    torch's class sums duplicates only in float16. In float32 and bfloat16 it misses finite duplicates with an infinite
-    sum, and the step writes infinity into the table.
+    torch's class sums duplicates only in float16. If finite duplicates in float32 or bfloat16 have an infinite sum,
+    torch's class misses the overflow, and the step writes infinity into the table.
 
     Notes
     -----
     Arguments, state and use are those of torch's class. Sparse gradients of the optimizer become coalesced; duplicates
     are summed in order of occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16
-    gradients and keeps their type: values below 3e-8 become 0. If you do not call ``unscale_``, the step unscales
-    float16 gradients in float32. SPEC clauses 3, 4 and 16.
+    gradients and keeps their type, so unscaled values below 3e-8 become 0. If you do not call ``unscale_``, the step
+    unscales float16 gradients in float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------

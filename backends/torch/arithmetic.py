@@ -42,8 +42,8 @@ def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any,
 def rounded_sqrt(x: Tensor) -> Tensor:
     """Return the correctly rounded square root.
 
-    A float64 root is torch's, corrected by the difference between x and the root's square. For other dtypes torch's
-    float64 root is rounded to the dtype.
+    For float64, torch's root is corrected with the difference between `x` and the root's square. For other dtypes
+    torch's float64 root is rounded to the dtype.
     """
     if x.dtype is not torch.float64:  # rounding removes the float64 root's error in the last place
         return x.double().sqrt().to(x.dtype)
@@ -55,8 +55,8 @@ def rounded_sqrt(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, root: Tensor) -> Tensor:
-    """Return the number that corrects torch's float64 root of x: at most one unit in the last place, and 0 for the
-    roots 0, inf and NaN."""
+    """Return the correction to add to torch's float64 root of `x`. The correction is at most one unit in the last
+    place, and 0 for the roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
     lower = root - upper
@@ -70,8 +70,8 @@ def _shift(x: Tensor, root: Tensor) -> Tensor:
 def in_bags(values: Tensor) -> bool:
     """Return True if the caller should sum these rows with `sum_bags`. On the CPU `sum_bags` is fast only for float32.
 
-    The result is False in forward mode, and if `values` requires a gradient. torch has no forward mode and no second
-    derivative of embedding_bag, which `sum_bags` calls.
+    The result is False in forward mode, and if `values` requires a gradient. The function embedding_bag, which
+    `sum_bags` calls, has no forward-mode rule and no second derivative in torch.
     """
     if in_forward_mode():
         return False

@@ -37,7 +37,7 @@ Noted = tuple[Tensor, int, str]
 
 
 class LookupRecorder(TapeRecorder):
-    """The lookups in one table that a differentiation records."""
+    """A recorder of the lookups in one table during a differentiation."""
 
     def __init__(self, backend: Backend, source: Source, noted: list[Noted]) -> None:
         super().__init__(backend)
@@ -82,7 +82,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if fn changed a noted tensor in place, because gradients would then be wrong."""
+    """Raise TypeError if `fn` changed one of the noted tensors in place, because gradients would then be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(
@@ -166,14 +166,14 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 
 
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
-    """Return the tensors that fn gets in place of the variables, so that each variable gets a separate gradient.
+    """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
     A leaf that requires a gradient and is passed once stays the same object. Autograd would add the gradients of a
     variable passed twice, and of a variable computed from another one. Detached tensors on the same memory replace
     these variables and those that require no gradient; an inference tensor is copied.
 
-    In a nested call (`inner`) a view replaces each variable that requires a gradient. Autograd would otherwise count
-    uses of the variable outside of fn.
+    In a nested call (`inner`) a view replaces each variable that requires a gradient. Otherwise the gradient would
+    include uses of the variable outside of `fn`.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -201,8 +201,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor], *, create_graph: bool, keep_s
 
 
 def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
-    """Return a gradient of x as an array. A sparse gradient (from layers with sparse=True) becomes dense; None (for an
-    unused tensor) becomes zeros."""
+    """Return a gradient of `x` as a dense tensor. None, the gradient of an unused tensor, becomes zeros."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 

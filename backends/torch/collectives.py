@@ -1,10 +1,16 @@
-"""Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, and nccl through the GPU.
+"""Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, or nccl on GPUs.
 
-All pairs of ranks exchange messages at once (isend and irecv), and each message has its exact length. gloo's all_gather
-raises on unequal lengths; if parts are padded to the longest one, all_gather moves more bytes, by a factor of up to the
-number of ranks. gloo's broadcasts and all_to_all_single move the same bytes as the pairs, but do not show which rank is
-missing. Four ranks on two cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others):
-padded all_gather 4.0 | 85 | 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
+All pairs of ranks exchange messages at once (isend and irecv), and messages are not padded. gloo's all_gather raises on
+unequal lengths. Padding all parts to one length multiplies the bytes that all_gather sends, by up to the number of
+ranks. gloo's broadcasts and all_to_all_single send the same bytes as the pairs, but do not show which rank is missing.
+
+Four ranks on two cores over loopback took these times, in ms, for 256 B each | 8 MB each | 8 MB from one rank and 1 kB
+from the others:
+
+- padded all_gather: 4.0 | 85 | 85
+- broadcasts: 4.0 | 28 | 11
+- all_to_all_single: 3.0 | 74 | 20
+- pairs: 2.8 | 30 | 9
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, None for other objects.
+    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, or None for another object.
 
     Raise ValueError for a DeviceMesh of several dimensions. If `timeout` is not None, it becomes the group's timeout in
     seconds.
@@ -76,8 +82,8 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """An error of torch.distributed, whose message lacks torch's source location and advice. `ranks` has the other rank
-    of the failed transfer, and is empty for nccl."""
+    """An error of torch.distributed. The message lacks torch's source location and advice. `ranks` contains the other
+    rank of the failed transfer, or nothing for nccl."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))

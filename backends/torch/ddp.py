@@ -2,7 +2,7 @@
 
 DDP calls a communication hook with one bucket of gradients at a time, during the backward pass. A bucket contains
 either dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same on
-every rank. The hook's result replaces the gradient. May import: `torch`, the core.
+every rank. The hook's result replaces the bucket's gradients. May import: `torch`, the core.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Turn calls of islices under torch.compile into nodes of the compiled graph, or run them eagerly.
+"""Make torch.compile turn calls of islices into nodes of the compiled graph, or run the calls eagerly.
 
 Dynamo would trace the library's Python code, registry and execution modes included, with very many guards. Dynamo has a
-list of folders whose code it skips. This module adds the library to the list, except the modules of `TRACED`. The
-compiler of the kernels, which the library calls, is added too. `islices.backends.torch.in_graphs` defines the calls
+list of folders whose code it skips. This module adds the library to the list, except the modules of `TRACED`. The list
+also gets the packages that compile kernels, numba and llvmlite. `islices.backends.torch.in_graphs` defines the calls
 that become nodes of a graph. The list is extended at once if Dynamo has been imported already, and otherwise when
 Dynamo is imported. An import of Dynamo here would cost every user of torch a second.
 """
@@ -26,7 +26,7 @@ COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: Any) -> Callable[..., Any]:
-    """Return a copy of fn, compiled by torch.compile. The copy has a separate code object.
+    """Return a copy of `fn`, compiled by torch.compile. The copy has a separate code object.
 
     Dynamo counts recompilations per code object, and stops compiling a code object after inputs of several shapes or
     types.
@@ -49,7 +49,7 @@ def shield() -> None:
     """Make Dynamo skip the library's code, except the modules of `TRACED`. If torch has the required hooks, calls of
     the library also become graph nodes.
 
-    If Dynamo is not imported yet, both happen when it is imported. Further calls change nothing.
+    If Dynamo is not imported yet, both changes take effect when Dynamo is imported. Further calls change nothing.
     """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()

@@ -1,11 +1,11 @@
 """Hook the embedding layers of torch models: record the layers' lookups, and the gradients of the layers' outputs.
 
 Two hooks of a layer delimit its forward pass. Between the hooks this module sees calls of torch.nn.functional.embedding
-and embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) it also sees calls
-of linear. A hook on the results of these calls receives their gradient. So a layer with a custom forward (scaled,
-positional, LoRA) may change ids before a call and rows after it. The layer computes the same results and the same dense
-or sparse gradient as before. The output of a frozen layer is made to require a gradient, and the weights still require
-none, so no table-sized gradient exists.
+and embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) this module also
+sees calls of linear. Hooks on the results of these calls receive the results' gradients. So a layer with a custom
+forward (scaled, positional, LoRA) may change ids before a call and rows after it. The layer computes the same results
+and the same dense or sparse gradient as without hooks. The output of a frozen layer is made to require a gradient, and
+the weights still require none, so no table-sized gradient exists.
 
 Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is the
 gradient of the captured uses. If nothing else uses the weights, the gradient of the weights is the same tensor object.
@@ -79,8 +79,8 @@ class _Eager:
     """A context that makes compiled functions run as Python while any capture is open, because compiled code would run
     no hooks.
 
-    To enter it inside compiled code raises RuntimeError. The context needs torch 2.6 or later, and has no effect if
-    Dynamo is not imported yet.
+    Entering the context inside compiled code raises RuntimeError. The context needs torch 2.6 or later, and has no
+    effect if Dynamo is not imported yet.
     """
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ def _kept(x: Tensor | None) -> Any:
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
-    """Return the use of the weights in a call of torch.nn.functional.embedding or embedding_bag."""
+    """Return a `LayerUse` that describes a call of torch.nn.functional.embedding or embedding_bag."""
     weight, padding_idx, ids = given["weight"], given["padding_idx"], given["input"]
     if padding_idx is not None:
         padding_idx %= weight.shape[0]

@@ -1,7 +1,7 @@
 """Define the functions that Dynamo traces in place of functions of islices.
 
 Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
-Dynamo must trace the user's function. All other calls of islices, and calls whose result has no form in a graph, are
+Dynamo must trace the user's function. All other calls of islices, and calls whose result a graph cannot represent, are
 graph breaks and run eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
@@ -35,7 +35,7 @@ _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Make Dynamo trace the functions below in place of those of islices. Only the first call has an effect.
+    """Make Dynamo trace the functions of this module in place of those of islices. Only the first call has an effect.
 
     The caller has checked that torch has the required hooks.
     """
@@ -74,7 +74,8 @@ def substitute() -> None:
 
 
 def _slots_in(s: IndexedSlices) -> Any:
-    """Return the result of `islices.core.slots.slots_in`, which Dynamo does not trace."""
+    """Return the slots of slices whose values are computed on first use, else None. Dynamo does not trace
+    `islices.core.slots.slots_in`, which returns the same."""
     values: Any = s._values
     return values.slots if isinstance(values, SlotValues) else None
 
@@ -160,7 +161,8 @@ def _is_ours(x: Any) -> bool:
 
 
 def values_of(s: IndexedSlices) -> Tensor:
-    """Substitute for `islices.core.slots._values_of`: compute values that are computed on first use."""
+    """Substitute for `islices.core.slots._values_of`: return the values of slices, and compute them if they are not
+    known yet."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
@@ -284,10 +286,10 @@ def differentiate(
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
-    """Return the object that the differentiated function gets in place of x.
+    """Return the object that the differentiated function gets in place of `x`.
 
     A `Table` becomes a `Recorded`, appended to `tables`. A float tensor becomes a tensor that requires a gradient,
-    appended to `variables`. Any other x stays the same.
+    appended to `variables`. Any other `x` stays the same.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")

@@ -1,4 +1,5 @@
-"""Split nested tensors of torch's jagged layout: the ids of bags, and weights and masks in the same order.
+"""Split nested tensors of torch's jagged layout. Such a tensor contains the ids of bags, or weights or masks in the
+order of the ids.
 
 May import: `torch`, `islices.backend`.
 """

@@ -1,9 +1,9 @@
 """Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum.
-On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only changes its
-import.
+functions of this module accept the arguments of torch's functions, change ``p.grad`` in place, and count duplicate rows
+as their sum. On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only
+changes its import.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def clip_grad_norm_(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Scale the gradients of parameters together, in place, to a norm of at most max_norm.
+    """Scale the gradients of all parameters together, in place, to a norm of at most `max_norm`.
 
     Parameters
     ----------
@@ -59,17 +59,18 @@ def clip_grad_norm_(
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
-        Raise RuntimeError if the norm is NaN or infinite. If False, a NaN or infinite norm scales the gradients.
+        Raise RuntimeError if the norm is NaN or infinite. If False, the gradients are scaled with a factor computed
+        from such a norm.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose factor is used. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC
-        clauses 10 and 11.
+        The library whose formula gives the factor. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC clauses
+        10 and 11.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
         `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
-        collective: every rank makes it, also a rank without gradients.
+        collective: every rank must make it, even without gradients.
     replicated : bool, or list of bools, one per parameter
         True for parameters whose gradients are the same on every rank, such as dense gradients after an all-reduce. The
         norm counts these gradients once.
@@ -149,7 +150,7 @@ def get_total_norm(
         Accepted for compatibility, without effect.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
-        `islices.distributed.get_group`. The call is collective: every rank makes it, also a rank without gradients.
+        `islices.distributed.get_group`. The call is collective: every rank must make it, even without gradients.
     replicated : bool, or list of bools, one per tensor
         True for tensors that are the same on every rank, such as dense gradients after an all-reduce. The norm counts
         these tensors once.
@@ -157,8 +158,8 @@ def get_total_norm(
     Returns
     -------
     0-d Tensor
-        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors it
-        is 0.
+        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors the
+        norm is 0.
 
     Raises
     ------
@@ -171,7 +172,7 @@ def get_total_norm(
 
     Notes
     -----
-    SPEC clauses 7 and 8: the norm is exact in any order of the elements, and rounded once.
+    Norms of order 1, 2 and inf are exact whatever the order of the elements, and rounded once. SPEC clauses 7 and 8.
 
     Examples
     --------
@@ -206,7 +207,8 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Clip the gradients of parameters in place, with a known norm: the second half of `clip_grad_norm_`.
+    """Clip the gradients of parameters in place by a norm that the caller knows. This is the second half of
+    `clip_grad_norm_`.
 
     Parameters
     ----------
@@ -219,7 +221,7 @@ def clip_grads_with_norm_(
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose factor is used, as in `clip_grad_norm_`.
+        The library whose formula gives the factor, as in `clip_grad_norm_`.
 
     Raises
     ------
@@ -228,9 +230,10 @@ def clip_grads_with_norm_(
 
     Notes
     -----
-    With the result of `get_total_norm` this function produces the bits of `clip_grad_norm_`. Only `get_total_norm`
-    needs a group, because afterwards every rank knows the norm. SPEC clauses 10 and 11. (With semantics="islices"
-    `clip_grad_norm_` computes its factor from the norm before rounding to float32.)
+    With the result of `get_total_norm` and any semantics but "islices", this function produces the bits of
+    `clip_grad_norm_`. Only `get_total_norm` needs a group, because afterwards every rank knows the norm. With
+    semantics="islices" the bits may differ: `clip_grad_norm_` uses the norm before the rounding to float32. SPEC
+    clauses 10 and 11.
 
     Examples
     --------
@@ -291,8 +294,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
-    """Return two lists: the gradient of each parameter, and the core's leaf for each gradient. A parameter without a
-    gradient has None in both lists.
+    """Return two lists: the gradient of each parameter, and the same gradients as arrays or IndexedSlices. A parameter
+    without a gradient has None in both lists.
 
     Check that dense gradients may be changed in place. Warn if `parameters` is an exhausted generator.
     """
@@ -354,7 +357,8 @@ def _float(x: Any, argument: str, accepted: str) -> float:
 
 
 def _leaf(grad: Tensor, subject: str, position: int) -> Any:
-    """Check a gradient and return the core's leaf for it; an error names the gradient's position."""
+    """Check a gradient, and return the gradient as an array or IndexedSlices; an error names the gradient's
+    position."""
     try:
         leaf = accept(grad, "grad")
         if grad.dtype not in FLOATS:
@@ -366,8 +370,8 @@ def _leaf(grad: Tensor, subject: str, position: int) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
-    """Return the norm in float64 and in the user's dtype, each of shape (1,). If `over` is True, the norm is over all
-    ranks.
+    """Return the norm in float64 and in the dtype of the user's result, each of shape (1,). If `over` is True, the norm
+    covers the gradients of all ranks.
 
     `request` checks all arguments. With a group, an error that `request` raises also reaches the other ranks.
     """

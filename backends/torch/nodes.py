@@ -1,9 +1,9 @@
 """Turn calls of islices into nodes of the graph that torch.compile makes, one node per call.
 
 When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
-runs as in eager code, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the
-functions of this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the
-functions that it traces. SPEC clause 17. May import: `torch`, the core.
+runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the functions of this module (they
+are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that Dynamo traces. SPEC
+clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class New:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> Tensor:
-        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing one
-        is added."""
+        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing
+        `Count` is added."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:
@@ -80,7 +80,7 @@ class NodeCall(NamedTuple):
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
-        """Return the call's args and kwargs with these tensors in place of `TENSOR`."""
+        """Return the call's args and kwargs with the given tensors in place of `TENSOR`."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
@@ -93,7 +93,7 @@ _library = torch.library.Library("islices", "FRAGMENT")
 
 
 class Node:
-    """A function of islices, calls of which may become nodes of a graph.
+    """A function of islices whose calls may become nodes of a graph.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 def _held(leaf: Any) -> Tensor:
     """Return the tensor that contains a leaf's stored numbers. Raise TypeError if another framework's array contains
-    them."""
+    the numbers."""
     held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
@@ -216,19 +216,19 @@ def _held(leaf: Any) -> Tensor:
 
 
 def _values(leaf: Any) -> New:
-    """Return the form of a leaf's new values."""
+    """Return the form of a new tensor for the values of a leaf."""
     held = _held(leaf)
     return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a leaf with new values."""
+    """Return the form of a copy of a leaf with a new tensor for the values."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf times a known factor. Slices whose values are not computed yet store the factor, and
-    keep the array that they have.
+    """Return the form of a leaf times a known factor. Slices whose values are not computed yet keep their stored array,
+    and store the factor.
 
     See `islices.core.slots.times`.
     """

@@ -2,9 +2,9 @@
 
 After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
 PASSIVE. If kernels had separate threads, the spinning threads would occupy cores that the kernels need. So kernels that
-the main thread calls run in the team: the OpenMP threads of the main thread's operations, which wait already.
-Every other Python thread has a separate team, which may not exist yet. Kernels that such a thread calls run in the pool
-of `islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
+the main thread calls run in the team, the OpenMP threads that also run the main thread's operations. Every other Python
+thread has a separate team, which may not exist yet. Kernels that such a thread calls run in the pool of
+`islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _entry() -> Any:
-    """Return the function GOMP_parallel that torch's libraries call, or None if there is none. Intel's and LLVM's
-    OpenMP have it too."""
+    """Return GOMP_parallel, the OpenMP function that torch's libraries call, or None if the process lacks it. Intel's
+    and LLVM's OpenMP also define this function."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
@@ -42,8 +42,8 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if kernels that this thread calls run in the team: in the main thread, if torch uses at least two
-    threads."""
+    """Return True if kernels that this thread calls run in the team: if this is the main thread and torch uses at least
+    two threads."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
@@ -78,7 +78,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def lend() -> None:
-    """Make kernels run in torch's threads from now on, if the team can be called."""
+    """Make kernels run in torch's threads from now on, if torch's OpenMP has GOMP_parallel."""
     if _parallel is not None:
         share(run_shared, serves)
 

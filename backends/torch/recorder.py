@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder of the batch, outputs, gradients before and after clipping, tables and state of an unchanged training
-    loop.
+    """A recorder for an unchanged training loop, which stores the batch, outputs, gradients before and after clipping,
+    tables and state.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compute row-sparse gradients of functions of plain tensors: each read of rows gets a sparse gradient of torch.
+"""Compute row-sparse gradients of functions of plain tensors: torch computes a sparse gradient for each read of rows.
 
 torch has row-sparse gradients only for embedding and embedding_bag with sparse=True. In the mode `RowReads` these two
 functions get sparse=True for marked tensors. Indexing and index_select of whole rows become a function whose gradient
@@ -112,7 +112,7 @@ class RowReads(TorchFunctionMode):
         return out
 
     def _table(self, x: Any) -> Any:
-        """Return the table if x is the table or a cast copy of it, else None."""
+        """Return `x` if `x` is a table. If `x` is a cast copy of a table, return the table, else None."""
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 
@@ -171,7 +171,8 @@ def _getitem(table: Tensor, key: Any) -> Any:
 
 
 class _Rows(torch.autograd.Function):
-    """A read of rows of a table of any number of dimensions; the gradient is a sparse tensor."""
+    """An autograd function that reads rows of a table with any number of dimensions, and whose gradient is a sparse
+    tensor."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:

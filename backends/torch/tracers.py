@@ -1,9 +1,9 @@
 """Detect the transforms, modes and tracers of torch that act on a call: torch.func, fake tensors, torch.jit.trace,
 make_fx and others.
 
-If one of them is active, the memory of a tensor does not describe the tensor completely, so NumPy must not compute on
-the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs as constants.
-May import: `torch`.
+If a transform, mode or tracer is active, the memory of a tensor does not describe the tensor completely. So NumPy must
+not compute on the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs
+as constants. May import: `torch`.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return True if the values of x are not known yet, or differ among the members of a torch.func.vmap.
+    """Return True if the values of `x` are not known yet, or differ among the members of a torch.func.vmap.
 
     Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() cannot replace it,
-    because its answer holds for all threads.
+    because its result is the same for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True

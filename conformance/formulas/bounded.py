@@ -1,19 +1,19 @@
 """Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
-stays open until another operation needs it: further terms extend the same sum. So the bound of a sum holds for every
-order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers the
-error of the 64 digits.
+stays open until another operation needs the sum: further terms extend the same sum. So the bound of a sum holds for
+every order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers
+the error of the 64 digits.
 
-The following proofs have the numbers of the bounds in clause 28, and use the symbols of the clause.
+The proofs below have the same numbers as the bounds in clause 28, and use the symbols of the clause.
 
 1. A term goes through at most n - 1 additions in any binary tree. Each addition multiplies the term by 1 + e, |e| <= u.
    So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
    section 4.2). Contraction replaces a rounded product by its exact value, which bound 2 admits with e = f = 0.
 2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, a product of k factors has
    k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. That form has n - 1 roundings of
-   the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have as many: one of the product,
-   and n of the larger sum.
+   the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have n + 1 roundings too: one of
+   the product, and n of the larger sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
    each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
    1 + r(n). The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the
@@ -76,7 +76,7 @@ class Real:
     # ------------------------------------------------------------------ its bound
     @property
     def error(self) -> float:
-        """Return the bound, including the roundings of the open sum."""
+        """Return the bound on the error, including the roundings of the open sum."""
         if self.count == 1:
             return self.raw
         added = self.count - 1
@@ -147,8 +147,8 @@ class Real:
         return _result(value, propagated, 2)
 
     def sqrt(self, *, positive: bool = True) -> Real:
-        """Return the square root. `positive` says that no evaluation makes the number negative; a sum of squares is an
-        example."""
+        """Return the square root. `positive` is True if no evaluation can make the number negative, as for a sum of
+        squares."""
         if self.exact_zero:
             return self
         value, error = float(self.value), self.error

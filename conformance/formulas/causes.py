@@ -39,9 +39,9 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
     """Return (distance, outside) for each element whose bound is finite.
 
-    `distance` is the distance from the result with a mistake, in units of its allowance. `outside` is True if the
-    element is outside of the correct formula's bound. Outside, the distance is infinite where the mistake changes the
-    correct value by less than APART bounds.
+    `distance` is the distance from the result with a mistake, in units of the allowance of that result. `outside` is
+    True if the element is outside of the correct formula's bound. If an element is outside, but the mistake changes
+    the element's correct value by at most APART bounds, the distance is infinite.
     """
     far, outside = [], []
     for t, arrays in got.items():
@@ -60,8 +60,8 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """Return the title of the mistake that explains the largest share of elements, else of the best pair of mistakes.
-    Return None if no share reaches EXPLAINED."""
+    """Return the title of the mistake that explains the largest share of elements. If that share is below EXPLAINED,
+    return the title of the best pair of mistakes, or None if the pair's share is below EXPLAINED too."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)

@@ -132,8 +132,8 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the copy is
-    repeated to the same width."""
+    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the columns of the
+    copy are repeated to the same width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found

@@ -1,10 +1,10 @@
 """Make weights and gradients for which the error of a wrong formula is larger than rounding.
 
-In "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within float32. In
-"vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37, whose squares
-overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have empty bags,
-repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a sum. Python
-guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
+In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
+float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
+whose squares overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have
+empty bags, repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a
+sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -38,7 +38,8 @@ class Rows:
     values: Array
 
     def summed(self) -> tuple[Array, Array]:
-        """Return (the distinct rows, ascending; for each slice, the position of its row among these)."""
+        """Return (the distinct rows, ascending; for each slice, the position of the slice's row among the distinct
+        rows)."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 
@@ -55,7 +56,7 @@ class Bags:
     upstream: Array
 
     def lifted(self, lift: Callable[[Any], Any]) -> Bags:
-        """Return the lookups with all numbers converted by `lift`."""
+        """Return the lookups with weights and upstream gradients converted by `lift`."""
         weights = None if self.weights is None else lift(self.weights)
         return Bags(self.ids, self.offsets, weights, lift(self.upstream))
 

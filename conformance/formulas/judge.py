@@ -29,8 +29,8 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula with the given name. If there is none, raise ValueError with the most similar names, or with
-    all names."""
+    """Return the formula with the given name. If no formula has this name, raise ValueError with the most similar
+    names, or with all names."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -50,15 +50,15 @@ def judge(step: Step, formula: str) -> Judgement:
         ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
         function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
         an `islices.IndexedSlices` of NumPy arrays with duplicates. For clips of several tensors, ``grad`` is a list of
-        arrays. For lookups, ``grad`` has the arrays ``ids``, ``offsets``, ``weights`` and ``upstream``. ``state`` is a
-        dict, the same object in all steps of a trajectory unless the function returns another. At the start, ``state``
-        contains all state arrays of the formula (``islices judge --list`` lists them). State arrays are float32 and
-        have the shape of the weights, or (rows, 1) for one number per row. The function may store anything in
-        ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at this step, for example
-        lr. Options that the function does not accept are omitted, and trajectories that need them count as unsupported.
-        Trajectories in which the function raises NotImplementedError also count as unsupported. The function returns
-        the new weights, or (weights, state), or None if it has changed the weights in place. A clip returns the
-        gradient instead of the weights, and a lookup its output or gradient.
+        arrays. For lookups, ``grad`` is an object with the arrays ``ids``, ``offsets``, ``weights`` (or None) and
+        ``upstream``. ``state`` is a dict, the same object in all steps of a trajectory unless the function returns
+        another. At the start, ``state`` contains all state arrays of the formula (``islices judge --list`` lists them).
+        State arrays are float32 and have the shape of the weights, or (rows, 1) for one number per row. The function
+        may store anything in ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at
+        this step, for example lr. Options that the function does not accept are omitted, and trajectories that need
+        them count as unsupported. Trajectories in which the function raises NotImplementedError also count as
+        unsupported. The function returns the new weights, or (weights, state), or None if it has changed the weights in
+        place. A clip returns the gradient instead of the weights, and a lookup its output or gradient.
     formula : str
         A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
@@ -70,7 +70,7 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        The function has other parameters, or requires an option that the formula does not have.
+        The function has too few parameters, or requires an option that the formula does not have.
     ValueError
         The formula does not exist, or the step returns weights or a state of another shape or of 16 bits.
 

@@ -56,10 +56,10 @@ class Judgement:
 
     @property
     def first(self) -> Score | None:
-        """Return the score whose array leaves both grades after the fewest steps, in the first trajectory where an
-        array does. Return None if no array leaves both grades.
+        """Return the score of the array that is the first outside of both grades, in the first trajectory with such an
+        array. Return None if no array is outside of both grades.
 
-        After the same step, the score of a state comes before the score of the weights that were computed from the
+        If a state and the weights computed from the state are outside after the same step, return the score of the
         state.
         """
         outside = [s for s in self.scores if s.first is not None]

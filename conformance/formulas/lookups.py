@@ -98,7 +98,7 @@ def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
 
 
 def embedding_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return `bag_gradient` for bags that have one id each, as in an embedding layer."""
+    """Return `bag_gradient`. Each bag has one id, as in an embedding layer."""
     return bag_gradient(n, x, w, s)
 
 

@@ -36,7 +36,7 @@ Hyper = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake, and the change that makes it in a formula."""
+    """A known mistake, described as a change of a formula."""
 
     #: the name of the mistake in a report
     title: str

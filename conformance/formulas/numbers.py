@@ -77,7 +77,7 @@ class Numbers:
         return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:
-        """Allow `count` more roundings in the bound of x. Return x unchanged if it has no bound."""
+        """Return `x` with a bound that allows `count` more roundings. A number without a bound stays the same."""
         return x
 
     def square(self, g: Any) -> Any:

@@ -251,7 +251,8 @@ def laprop(n: Numbers, g, w, s) -> Stepped:
 def clip(n: Numbers, g, w, s) -> Stepped:
     """Multiply the gradient by the smaller of max_norm / (norm + eps) and 1.
 
-    With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
+    With eps 0 the factor is max_norm / max(norm, max_norm). For several tensors, implementations may compute the norm
+    of the tensors' norms.
     """
     norm = clip_norm(n, n.square(g))
     limit = n["max_norm"]

@@ -72,6 +72,6 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
 
 
 def _place(t: int, ratios: Array, got: Array, right: Array) -> ScorePlace:
-    """Return the element with the largest ratio of error and bound after step t."""
+    """Return the element with the largest ratio of error to bound after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return ScorePlace((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -38,7 +38,7 @@ def within(got: Any, expected: Any, bound: Any) -> str:
     """Check that each element of `got` differs from the same element of `expected` by at most the same element of
     `bound`.
 
-    If an element of the bound is not finite, intermediate sums may overflow. Then any result passes.
+    If an element of the bound is not finite, any result passes, because intermediate sums may overflow.
     """
     numbers = iter(_flat(bound))
 

@@ -1,5 +1,5 @@
 """Test `islices.load` with damaged, forged and hostile files. `islices.load` must raise ValueError or return the saved
-tree. From a forged file, it may also return another valid tree.
+tree. For a forged file, `islices.load` may also return another valid tree.
 
 ``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
 process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps this file.

@@ -36,8 +36,8 @@ PATIENCE = 60
 
 @contextlib.contextmanager
 def noted(text: str, log: Path | None) -> Iterator[None]:
-    """Guard a call that may end the process: write its text to the log, and end the process if the call exceeds
-    `PATIENCE` seconds. Without a log, do nothing."""
+    """Guard a call that may end the process: write the call's text to the log before the call. End the process if the
+    call takes longer than `PATIENCE` seconds. Without a log, do nothing."""
     if log:
         log.write_text(text, "utf-8")
         faulthandler.dump_traceback_later(PATIENCE, exit=True)

@@ -1,7 +1,8 @@
 """List the public calls that get hostile input, and draw good arguments for each.
 
-`GOOD` maps the name of a parameter to a function that draws a good argument. If arguments must fit together, the entry
-of the call draws them. All other parameters have their defaults. Then `calls` spoils at most two arguments.
+`GOOD` maps the name of a parameter to a function that draws a good argument. If arguments must fit together, the call's
+entry in `ENTRIES` draws these arguments. All other parameters have their defaults. Then `calls` spoils at most two
+arguments.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class HostileCall(NamedTuple):
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """Run the context in the call's mode, with the framework's 64-bit types if ``wide``."""
+        """Set the call's execution mode within the context, and turn the framework's 64-bit types on if ``wide``."""
         with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
@@ -200,7 +201,8 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
 
 
 def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
-    """Return the entry of a method of `PerSample`. `argument` is the method's argument, or None if it has none."""
+    """Return the `Attacked` entry of a method of `PerSample`. `argument` is the method's argument, or None if it has
+    none."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))

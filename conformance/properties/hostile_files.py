@@ -1,5 +1,6 @@
-"""Make hostile files by hand. `islices.load` must raise an error for each. With foreign=True, a file without the mark
-of islices may load."""
+"""Make hostile files by hand. `islices.load` must raise an error for each file. With foreign=True, a file without the
+mark of islices may load.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def _manifest(**changes: Any) -> dict[str, str]:
 
 
 def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tuple[dict[str, str], bytes]:
-    """Return (manifest with its digest, bytes of the indices) of slices whose rows are one float32 zero."""
+    """Return (manifest with its digest, bytes of the indices) of slices whose rows contain one float32 zero each."""
     raw = np.array(indices, "<i8").tobytes()
     held = [
         {"name": name, "dtype": dtype, "shape": shape, "sha256": hashlib.sha256(data).hexdigest()}

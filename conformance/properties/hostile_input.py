@@ -24,7 +24,7 @@ IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeErr
 
 
 class WatchedArray(NamedTuple):
-    """An array and a copy of its bytes, so that a change by a call is found."""
+    """An array and a copy of its bytes, which show whether a call has changed the array."""
 
     label: str
     array: Any
@@ -205,8 +205,8 @@ class Draw:
             return x
 
     def _bad_slices(self, s: Any) -> Any:
-        """Return slices with one bad part, some parts of the slices, or slices of another framework. If this is
-        impossible, return junk."""
+        """Return slices with one bad part, some parts of the slices, or slices of another framework. If the drawn
+        change is impossible, return junk."""
         values, indices, shape = s.values, s.indices, s.dense_shape
         kind = self.one("shape", "values", "indices", "part", "framework")
         if kind == "part":

@@ -19,7 +19,7 @@ class HostileError(Exception):
 
 
 class Refuses:
-    """The base class of objects of which some attributes or special methods raise an error."""
+    """The base class of objects that raise an error if certain attributes or special methods are used."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject

@@ -131,8 +131,8 @@ def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
 def search(
     arguments: st.SearchStrategy[T], examples: int, seed: int, problem_of: Callable[[T], str]
 ) -> tuple[T, str] | None:
-    """Return (the smallest example with a problem that Hypothesis finds, its problem), or None. `problem_of` returns ""
-    for an example without a problem."""
+    """Return (example, problem) for the smallest example with a problem that Hypothesis finds, or None. `problem_of`
+    returns "" for an example without a problem."""
     last: list[tuple[T, str]] = []
 
     @hypothesis.seed(seed)

@@ -139,7 +139,7 @@ class _Process:
 
     def end(self, patience: float = 0.0) -> int:
         """Close the process's input, wait up to `patience` seconds, then kill the process. Return the exit status. On
-        POSIX, kill its children too."""
+        POSIX, kill the process's children too."""
         self.outbox.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience)

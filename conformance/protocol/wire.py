@@ -1,14 +1,14 @@
 """Convert values to JSON and back, with numbers as bits, so that two programs need not agree on decimals.
 
-The tags are the same as in the vector files. Instead of decimals, the protocol has little-endian bytes, with two
-hexadecimal digits each. An array has the bytes of its elements in C order.
+The tags are the same as in the vector files. The protocol writes numbers as little-endian bytes, with two hexadecimal
+digits per byte. An array contains the bytes of its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
-    {"float": "000000000000f03f"}                             a number by itself: 8 bytes of float64
-    {"int": "0300000000000000"}                               an integer by itself: 8 bytes, 16, 24, ... if it is wider
-    [..], {"tuple": [..]}, {"dict": {..}}                     containers
-    "text", true, null                                        themselves
+    {"float": "000000000000f03f"}                             a number by itself: 8 bytes of float64 {"int":
+    "0300000000000000"}                               an integer by itself: 8 bytes, 16, 24, ... if it is wider [..],
+    {"tuple": [..]}, {"dict": {..}}                     containers "text", true, null
+    themselves
 
 JSON numbers occur only in shapes.
 

@@ -1,4 +1,4 @@
-"""Run a function on several ranks: real processes that a real engine connects. The suite and the tests use this
+"""Run a function on several ranks, which are processes that an engine connects. The suite and the tests use this
 package.
 
 `run_ranks` starts the processes and collects the results. Each process runs `worker`.

@@ -65,7 +65,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy; with ``once`` only for the first strategy."""
+    """Add a case for each strategy, or only for the first strategy if ``once`` is True."""
     strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -173,8 +173,8 @@ def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
 
 
 def cancelling(rank: int, size: int) -> Slices:
-    """Return slices in which row 0 cancels on each rank, and row 1 cancels over all ranks. The result must contain both
-    rows as zeros."""
+    """Return slices in which row 0 sums to 0 on each rank, and row 1 over each pair of ranks. The result must contain
+    both rows, even if they are zeros."""
     sign = -1.0 if rank % 2 else 1.0
     return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 

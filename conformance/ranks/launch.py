@@ -24,8 +24,8 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """A rank that has ended. ``value`` is the result of its function, or ``error`` is (classes, text, traceback). If
-    the process ended before it wrote either, both are None and ``statement`` is False."""
+    """A rank that has ended. ``value`` is the result of the rank's function, or ``error`` is (classes, text,
+    traceback). If the process ended before it wrote either, both are None and ``statement`` is False."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -42,8 +42,8 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the results of all ranks. If a rank failed, raise AssertionError with its traceback, or with the
-        printed texts if there is no traceback."""
+        """Return the results of all ranks. If a rank failed, raise AssertionError with the rank's traceback, or with
+        the printed texts if there is no traceback."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
@@ -166,8 +166,8 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process in a new process group; the context gives the process. At the end, kill the group, because a
-    launcher's children are in it."""
+    """Return a context whose value is a process, started in a new process group. At the end of the context, kill the
+    group, because a launcher's children are in it."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -187,8 +187,8 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH. Return None if there is
-    none."""
+    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH. Return None if neither
+    exists."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 

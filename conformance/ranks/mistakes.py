@@ -57,7 +57,7 @@ def dense(B: Backend, *shape: int) -> Any:
 
 
 def given(B: Backend, x: Any = None, **options: Any) -> Callable[..., Any]:
-    """Return a call of all_reduce with the given options, on x or by default on slices."""
+    """Return a call of all_reduce with these options, on `x` or, if `x` is None, on slices."""
     return partial(all_reduce, slices(B) if x is None else x, **options)
 
 

@@ -95,7 +95,7 @@ def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
 
 
 def coalesce(x: Slices) -> Slices:
-    """Return coalesced slices. Each row is the sum of its slices, by one scalar addition at a time, rounded once to the
+    """Return coalesced slices. Each row is the sum of its slots, added one after the other and rounded once to the
     dtype."""
     dtype = x.values.dtype
     sums: dict[int, list[Any]] = {}

@@ -106,7 +106,7 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Run the context so that ``group=None`` means this group for arrays of the framework. Raise UnsupportedError if
+    """Make ``group=None`` mean this group, for arrays of the framework, within the context. Raise UnsupportedError if
     another engine is the default."""
     # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
     strategy = getattr(group, "strategy", None)
@@ -158,7 +158,8 @@ def _types(got: Any, given: Any) -> str:
 
 
 def raise_verdict(statement: Sequence[Said]) -> None:
-    """Raise an error for `verdicts.judge`, unless every rank passed with the same bits."""
+    """Raise an error with the reason, unless every rank passed with the same bits. `verdicts.judge` turns the error
+    into a verdict."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
         for one in statement:
             if one.kind == kind:

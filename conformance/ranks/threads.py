@@ -11,7 +11,8 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 
 class ThreadGroup(Group):
-    """The group of one rank. All ranks share a board, where each rank puts its data for the others."""
+    """A group of threads, as one rank sees the group. All ranks share a board, where each rank puts its data for the
+    others."""
 
     engine = "threads"
 

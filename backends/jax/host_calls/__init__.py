@@ -11,7 +11,7 @@ The code relies on these properties of XLA's C API (xla/ffi/api/c_api.h, in `jax
 - The positions of a buffer's address and dimensions; dtypes are known when the program is lowered.
 - The arguments of two functions: one gives a task to XLA's threads, the other releases the error of a rejected task.
 - A handler may run in any thread, and XLA runs it only while its buffers are valid.
-- XLA calls each handler for metadata, and the handler returns the version of the API that it uses. When the handler is
+- XLA calls each handler for metadata, and the handler reports the version of the API that it uses. When the handler is
   registered, XLA raises if the major version differs from XLA's.
 
 The version is checked once, when a program is first traced (`parts.available`). If XLA rejects the version, islices

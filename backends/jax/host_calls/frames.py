@@ -1,10 +1,11 @@
-"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads. The
-docstring of `islices.backends.jax.host_calls` lists the properties of XLA that the code relies on. A *handler* is a C
-function whose argument is the address of a call frame. The handler runs the *task* of an operation, which is also a C
+"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
+
+The docstring of `islices.backends.jax.host_calls` lists the properties of XLA that the code relies on. A *handler* is a
+C function whose argument is the address of a call frame. The handler runs the *task* of an operation, which is also a C
 function, in parts. A *block* is a few words of memory that count the parts: threads claim parts there, and the last
-thread frees the block. The caller works too, and only waits for parts that have begun: if handlers occupy XLA's
-threads, tasks begin late or never. Parts write to separate memory or add integers, so the bits do not depend on the
-number of threads: `islices.config.get_num_threads()` when the program runs.
+thread frees the block. The calling thread also runs parts, and waits only for parts that other threads have begun. So
+handlers make progress even if they occupy all of XLA's threads. Parts write to separate memory or add integers, so the
+bits do not depend on the number of threads. That number is `islices.config.get_num_threads()` when the program runs.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _SIGNATURE = types.int64(types.int64)
 
 # ---------------------------------------------------------------------- machine code
 def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Turn a function that builds instructions into a function that compiled code calls with arguments of these
-    types."""
+    """Return a decorator that turns a function that builds LLVM instructions into a numba intrinsic. `arguments` are
+    the types of the arguments with which compiled code calls the intrinsic, and `result` is the result's type."""
 
     def called(build: Callable[..., Any]) -> Any:
         @wraps(build)  # numba reads the parameters of build
@@ -88,8 +89,8 @@ def call(builder: Any, function: Any, argument: Any) -> Any:
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return a function that gives compiled code an address of this process. The code refers to the address by name, so
-    the code may be stored on disk."""
+    """Return an intrinsic that returns an address in this process. Compiled code refers to the address by name, so the
+    code may be stored on disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
@@ -127,7 +128,7 @@ def attribute(frame, k):
 
 @inline
 def size(buffer, first):
-    """Return the product of a buffer's dimensions from number `first` on."""
+    """Return the product of a buffer's dimensions, from dimension `first` to the last."""
     product = 1
     for k in range(first, words(buffer)[RANK]):
         product *= words(words(buffer)[DIMENSIONS])[k]
@@ -150,7 +151,7 @@ def matrix(buffer, dtype):
 # ---------------------------------------------------------------------- what XLA calls, and its threads run
 @inline
 def release(block):
-    """Give up one reference to a block, and free the block's memory after the last one."""
+    """Drop one reference to a block; free the block's memory if no reference is left."""
     if add(block, REFERENCES, -1) == 1:
         _free(block)
 
@@ -175,7 +176,7 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Handle a call by XLA: write the version if XLA asks for metadata, else run the task in parts on several
+        """Handle a call from XLA: write the version if XLA asks for metadata, else run the task in parts on several
         threads."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:

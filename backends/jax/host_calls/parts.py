@@ -1,8 +1,10 @@
-"""Define templates of the operations that compiled handlers run in parts on a frame's buffers.
+"""Define the operations that compiled handlers run, as templates for numba. A call of a template computes one part of
+an operation on a frame's buffers.
 
-One operation groups the slots. Operations that sum rows, compute norms or take optimizer steps get the groups as
-operands. XLA runs equal calls once, so a norm and a step share the groups. A part raises no error, and reads all sizes
-from the buffers. Each of `groups`, `sums`, `step`, `bins` and `total` returns the name by which XLA calls an operation.
+One operation groups the slots by row. Operations that sum rows, compute norms or take optimizer steps get the groups as
+operands. XLA runs equal calls once, so a norm and a step share the groups. Templates raise no errors, and read all
+sizes from the buffers. Each of `groups`, `sums`, `step`, `bins` and `total` returns the name by which XLA calls an
+operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -33,7 +35,8 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return True if XLA accepts the handlers, and warn if not. XLA rejects handlers for another version of its API."""
+    """Return True if XLA accepts the handlers; else warn, and return False. XLA rejects handlers for another version of
+    its API."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -44,17 +47,18 @@ def available() -> bool:
 
 @cache
 def groups(index: str, place: str | None = None) -> str:
-    """Return XLA's name for the operation that groups slots by row; indices and positions have these dtypes."""
+    """Return XLA's name for the operation that groups slots by row. `index` is the dtype of the indices; `place` is
+    that of the positions, or None without positions."""
     group, index_type, place_type = group_kernel(np.dtype(np.int64)), np.dtype(index), np.dtype(place or index)
     moved = place is not None
 
     def groups(frame, part, parts):
-        """Compute (order, starts, named, ids, memory) from indices, and from positions if the slots were moved. The
-        attributes are rows and values.
+        """Compute (order, starts, named, ids, memory) from the operands: the indices, and the positions of the slots'
+        values if these are not in order. The attributes are `rows` and the number of values.
 
-        `order` has the positions of the slots' values, sorted stably by index. `starts` has the first slot of each row.
-        `named` is the number of rows that have slots; `ids` has these rows, and then `rows`. `memory` is a scratch
-        buffer.
+        `order` contains the positions of the slots' values, sorted stably by index. `starts` contains the place in
+        `order` where each row begins. `named` is the number of rows that have slots. `ids` contains the numbers of
+        these rows, followed by `rows` in all spare entries. `memory` is a scratch buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -80,8 +84,8 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Return the first row of a part, rounded down to a multiple of `multiple`. All parts have about the same number of
-    slots."""
+    """Return the first row of the part number `part`, rounded down to a multiple of `multiple`. All parts have about
+    the same number of slots."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
     while first < last:
@@ -95,8 +99,8 @@ def cut(starts, named, part, parts, multiple):
 
 @inline
 def groups_of(frame, k, part, parts, multiple):
-    """Return (order, starts, number of named rows, first row of a part, first row of the next part). The first three
-    are the operands from the k-th on."""
+    """Return (order, starts, number of rows with slots, first row of `part`, first row of the next part). The first
+    three come from the operands k, k + 1 and k + 2."""
     order, starts = vector(operand(frame, k), U64), vector(operand(frame, k + 1), U64)
     named = vector(operand(frame, k + 2), I64)[0]
     first, last = cut(starts, named, part, parts, multiple), cut(starts, named, part + 1, parts, multiple)
@@ -105,7 +109,8 @@ def groups_of(frame, k, part, parts, multiple):
 
 @cache
 def sums(dtype: str, index: str = "") -> str:
-    """Return XLA's name for the operation that sums the rows of a dtype; if `index` is empty, it sums bags."""
+    """Return XLA's name for the operation that sums values of a dtype per row. `index` is the dtype of the indices; if
+    it is empty, the operation sums bags."""
     fold, stored, index_type, bags = (
         fold_kernel(dtype),
         FORMATS[dtype].stored,
@@ -114,9 +119,9 @@ def sums(dtype: str, index: str = "") -> str:
     )
 
     def sums(frame, part, parts):
-        """Compute the rows' sums followed by zeros, and ids in the dtype of indices, from (..., ids).
+        """Compute (sums, ids): the sums per row followed by zeros, and the ids in the dtype of the indices.
 
-        For bags compute only the sums, and write each to the row of its bag; all other rows become zeros.
+        For bags, compute only the sums. Write each sum to the row of its bag, and zeros to all other rows.
         """
         order, starts, named, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids, out = (
@@ -143,7 +148,8 @@ def sums(dtype: str, index: str = "") -> str:
 
 
 def _states(count: int, dtype: Any) -> Any:
-    """Return a function from a frame to the tuple of the first `count` results after the table."""
+    """Return a function that maps a frame to the tuple of the optimizer's first `count` states. The states are the
+    results after the table."""
     if count == 0:
         return inline(lambda frame: ())
     before = _states(count - 1, dtype)
@@ -151,13 +157,15 @@ def _states(count: int, dtype: Any) -> Any:
 
 
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
-    """Return XLA's name for an optimizer's step. If `scaled` is True, the last number is a factor of the values."""
+    """Return XLA's name for the operation that takes an optimizer's step. If `scaled` is True, the last of the operand
+    `numbers` is a factor of the gradient's values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
     states = _states(len(formula.state), wide)
 
     def step(frame, part, parts):
-        """Compute (table, *states) in place from (..., ids, numbers, table, *states)."""
+        """Step the table and the optimizer's states in place. The operands are (values, order, starts, named, ids,
+        numbers, table, *states)."""
         order, starts, _, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids = matrix(operand(frame, 0), stored_values), vector(operand(frame, 4), U64)
         numbers, table = vector(operand(frame, 5), wide), matrix(result(frame, 0), stored)
@@ -169,8 +177,8 @@ def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
 # ---------------------------------------------------------------------- norms
 @cache
 def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
-    """Return XLA's name for the operation that adds a norm's terms to bins, from values of a dtype or from the sums of
-    their rows."""
+    """Return XLA's name for the operation that adds the terms of a norm to bins. The terms come from all values, or
+    from the sums per row if `rows` is True."""
     kernel: Any = squares.rows_kernel if rows else squares.dense_kernel
     measure, stored, (count, _) = (
         kernel(dtype, ord, exact=exact),
@@ -181,7 +189,7 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     def bins(frame, part, parts):
         """Add the norm's terms to the bins; `zeros` is the bins' initial value.
 
-        The operands are (zeros, values); for sums of rows they are (zeros, values, order, starts, named).
+        The operands are (zeros, values); for sums per row they are (zeros, values, order, starts, named).
         """
         own = np.zeros((count, 4), I64)
         if rows:
@@ -211,8 +219,8 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute the norm, of shape (1,), from the bins of several leaves; it is -1 if the bins do not determine the
-        last bit."""
+        """Compute the norm, of shape (1,), from the bins of several leaves; the norm is -1 if the bins do not determine
+        the last bit."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

@@ -1,9 +1,9 @@
-"""Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
+"""Define the primitive of operations that run as a compiled kernel on CPU, and as XLA's operations elsewhere.
 
-The choice is made when a program is lowered for its platform, so one trace serves all platforms. XLA's operations run
-under vmap, and in an exported program, because another process lacks the compiled kernels. XLA's operations also run
-for whole tables that are spread over several devices, because XLA would gather the tables for a kernel. May import:
-`jax`, the core, this folder, `islices.backends.jax.precision`.
+The choice is made when JAX lowers a program for a platform, so one trace serves all platforms. On CPU, XLA's operations
+also run under vmap, in exported programs and for tables on several devices. An exported program may run in a process
+without the kernels, and XLA would gather the tables for a kernel. May import: `jax`, the core, this folder,
+`islices.backends.jax.precision`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from islices.core.locks import load_module
 
 
 class Operation:
-    """The static facts of an operation on arrays and `Slots`. JAX compares an equation's parameters by value, so
-    subclasses are frozen dataclasses."""
+    """An operation on arrays and `Slots`, with its static parameters. JAX compares an equation's parameters by value,
+    so subclasses are frozen dataclasses."""
 
     whole = True  # whole tables are among the operands
 
@@ -41,7 +41,7 @@ class Operation:
 
 
 def kernels_run() -> bool:
-    """Return True if compiled kernels are to run when the traced program runs on CPU.
+    """Return True if the program that is being traced may call compiled kernels on CPU.
 
     Kernels need numba and an XLA that accepts the handlers. The program must be traced outside of
     ``use_kernels(False)`` and ``execution("framework")``.
@@ -55,7 +55,7 @@ def parts() -> Any:
 
 
 def run(operation: Operation, *args: Any) -> list[Array]:
-    """Return the results of an operation in traced code."""
+    """Bind an operation's primitive in traced code, and return the results."""
     leaves, tree = jax.tree.flatten(args)
     return operation_p.bind(*leaves, operation=operation, tree=tree)  # type: ignore[no-any-return]
 
@@ -79,8 +79,8 @@ def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
 
 
 def varying(aval: Any) -> frozenset[str]:
-    """Return the axes along which an array of this abstract value varies, in a shard_map that checks the varying axes;
-    elsewhere no axes."""
+    """Return the axes along which an array of this abstract value varies. Return an empty set outside of a shard_map
+    with ``check_vma=True``."""
     return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 

@@ -47,8 +47,8 @@ def _call(
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """Return the groups of slots: order, starts, named and ids, as `parts.groups` computes them. A norm and a step
-    share the groups, because XLA runs equal calls once."""
+    """Return [order, starts, named, ids] of the slots, as `parts.groups` computes them. `values` is the number of
+    values. A norm and a step share the groups, because XLA runs equal calls once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))
@@ -66,7 +66,7 @@ def _operands(x: Slots) -> tuple[list[Array], int]:
 
 
 def _takes(*leaves: Slots) -> bool:
-    """Return True if compiled kernels are to run on these slots when the program runs on CPU.
+    """Return True if the program that is being traced may call compiled kernels for these slots on CPU.
 
     Raise ValueError if the number of slots is a symbol of jax.export.
     """

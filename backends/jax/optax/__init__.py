@@ -1,10 +1,10 @@
 """optax with sparse gradients: transformations that accept `islices.IndexedSlices` among the leaves of updates.
 
-optax maps its functions over the leaves of a tree. JAX's leaves of slices are their values *and their indices*, so
+optax maps its functions over the leaves of a tree. For JAX the leaves of slices are the values *and the indices*, so
 optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
 transformations, and `from_optim` makes a transformation of an optimizer of `islices.optim`. The clips and
-`apply_updates` replace optax's functions of the same names. Except for `from_optim`, the state is optax's, so a
-checkpoint of either package loads in the other. docs/jax.md lists the combinations that work.
+`apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are optax's, so optax can
+load a checkpoint of this package, and the reverse. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Parameters
     ----------
     params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
-    updates : the same tree, of arrays, `IndexedSlices` and None, which does not change a parameter
+    updates : tree of the same structure, of arrays, `IndexedSlices`, and None, which leaves a parameter unchanged
 
     Returns
     -------
@@ -60,12 +60,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        The trees differ in structure or shapes, or a transformation of optax changed the indices of slices.
+        The trees differ in structure or shapes, or `updates` contains a Table, another framework's arrays, or slices
+        whose indices a transformation of optax changed.
 
     Notes
     -----
-    The result has the bits of ``p + to_dense(u)``: duplicates are summed first, and all other rows keep their bits.
-    optax adds dense leaves. 16-bit rows are summed in float32 and rounded once. SPEC clauses 3, 5 and 15.
+    The result has the bits of ``p + to_dense(u)``: duplicates are summed first, and rows that an update lacks keep
+    their bits. `optax.apply_updates` adds dense leaves. 16-bit rows are summed in float32 and rounded once. SPEC
+    clauses 3, 5 and 15.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Handle trees with sparse leaves, and run transformations on the rows of these leaves.
 
-This module has no formulas of optimizers: it passes arrays of these rows to optax or to an `islices.optim.Optimizer`,
-which takes the step. SPEC clauses 16 and 17.
+This module has no formulas of optimizers: optax or an `islices.optim.Optimizer` steps on arrays of these rows. SPEC
+clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return True for slices and tables, which are single leaves here, and trees of arrays for optax."""
+    """Return True for slices and tables: in this package they are single leaves, although JAX flattens them to
+    arrays."""
     return isinstance(x, (IndexedSlices, Table))
 
 
@@ -47,7 +48,8 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 def checked(updates: Any) -> Any:
     """Return updates unchanged; raise TypeError for a Table, and for slices of another framework's arrays.
 
-    Slices whose indices a transformation changed raise when they are used: `islices.backends.jax.pytree`.
+    If a transformation changed the indices of slices, the slices raise ValueError only when they are used: see
+    `islices.backends.jax.pytree`.
     """
     for x in leaves_of(updates):
         if isinstance(x, Table) or (isinstance(x, IndexedSlices) and x.backend.name != "jax"):
@@ -56,7 +58,7 @@ def checked(updates: Any) -> Any:
 
 
 def check_transformation(inner: Any, argument: str) -> Any:
-    """Return a transformation of optax, or optax.MultiSteps, as a transformation with extra arguments. Raise TypeError
+    """Return an optax transformation, or an optax.MultiSteps, in the form that accepts extra arguments. Raise TypeError
     for other objects."""
     if isinstance(inner, optax.MultiSteps):
         inner = inner.gradient_transformation()
@@ -88,18 +90,18 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """Return the rows of x, as constants for differentiation."""
+        """Return the rows of `x` that this gradient contains; differentiation treats them as constants."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """Return x with these rows replaced."""
+        """Return `x` with the rows that this gradient contains replaced by `rows`."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 
     def update(self, values: Array) -> IndexedSlices:
-        """Return slices of these rows with other values; slots without a row contain zeros. Raise ValueError for values
-        of another shape."""
+        """Return slices of these rows with other values; padding slots get zeros. Raise ValueError for values of
+        another shape."""
         s = self.slices
         if self.B.shape(values) != self.B.shape(s.values):
             raise ValueError(
@@ -112,13 +114,13 @@ class NamedRows:
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
-    """Return the distinct rows of slices. In traced code they may include the sentinel row."""
+    """Sum the duplicates of slices, and return the distinct rows. In traced code the rows may include the sentinel."""
     return NamedRows(coalesce(s))
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Return weights plus update. Each row is added once, with 16-bit numbers as float32, and rounded once to the type
-    of the weights."""
+    """Return weights plus update, with duplicates summed first. 16-bit numbers are added in float32, and each new row
+    is rounded once to the type of the weights."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -167,8 +169,8 @@ def _read(rows: Any, weights: Array) -> Array:
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """Return an array of a table's state as a `_Part`. Return state of dense leaves unchanged, and so state with one
-    number per table."""
+    """Return an array of a table's state as a `_Part`. Return the state of dense leaves, placeholders and single
+    numbers unchanged."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
@@ -186,7 +188,7 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
 
     All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
     update to w, the result has the bits of a step on w itself. The update of a 16-bit table is float32, so the result
-    has these bits for such a table too.
+    has these bits for a 16-bit table too.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

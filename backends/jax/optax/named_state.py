@@ -63,8 +63,8 @@ def _names(params: Any) -> dict[Any, str]:
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the place of the array at a path of a state. Return None unless the array is a count, one of `FIELDS`, or
-    one of `from_optim`."""
+    """Return the parameter and the name of the array at a path of an optax state. Return None unless the array is a
+    count, in `FIELDS`, or from `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
@@ -88,8 +88,8 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     state : optax state
-        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. A chain may
-        contain them.
+        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. `state` may also
+        be the state of a chain that contains one of these.
     params : tree of arrays and `islices.Table`
         The parameters of this state.
 
@@ -98,7 +98,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to array
         Parameter -> arrays. Parameters' names are keys and positions, joined by dots. Arrays have the names of
         `islices.optim`: "m", "v", "accumulator", "momentum" ..., and "step", of shape (1,), if the state has a count.
-        The result is empty if no part of the state is known.
+        Parameters without known arrays are left out.
 
     Examples
     --------

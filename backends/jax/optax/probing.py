@@ -30,14 +30,13 @@ WAY_OUT = (
 
 
 def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) -> None:
-    """Raise ValueError if inner's steps on rows differ from those on the dense gradient.
+    """Raise ValueError if steps of `inner` on a gradient's rows differ from steps on the dense gradient.
 
     Parameters
     ----------
-    inner : optax.GradientTransformationExtraArgs
-    updates, params, extra
-        The arguments of the next update. The probe uses small arrays of the same structure and row shapes.
-        Traced values in extra count as ones.
+    inner : optax.GradientTransformationExtraArgs updates, params, extra
+        The arguments of the next update. The probe uses small arrays of the same structure and row shapes. Traced
+        values in `extra` are replaced by ones.
 
     Notes
     -----
@@ -61,7 +60,7 @@ def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
-        """Return a random array for a leaf. For slices `scales` has the magnitude of each row of the array."""
+        """Return a random array for a leaf. For slices `scales` contains the magnitude of each row of the array."""
         sparse = isinstance(x, IndexedSlices)
         shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)

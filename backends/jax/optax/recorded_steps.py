@@ -26,16 +26,17 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         A transformation of optax or of `islices.backends.jax.optax`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns are recorded separately.
+        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that the clip returns are recorded
+        separately.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
         A transformation with the state of `tx`, or of ``optax.chain(clip, tx)``. Each update records the gradients and,
-        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, it also
-        records them and the state before and after the step. Call ``recorder.add(batch=..., loss=...)`` before update
-        to record more. The tables after a step are recorded at the next step; after the last step call
-        ``recorder.step(tables=params)``.
+        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, each
+        update also records the parameters, and the state before and after the step. Call
+        ``recorder.add(batch=..., loss=...)`` before update to record more. The tables after a step are recorded at the
+        next step; after the last step call ``recorder.step(tables=params)``.
 
     Raises
     ------
@@ -86,6 +87,6 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return {name: leaf} of a tree of any containers. Slices, tables and None are single leaves."""
+    """Return {name of its path: leaf} of a pytree. Slices, tables and None are single leaves."""
     paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}

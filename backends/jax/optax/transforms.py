@@ -51,20 +51,22 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> optax.GradientTransformation:
-    """Clip as `optax.clip_by_global_norm` does, by the norm with duplicates summed; indices do not change.
+    """Clip by the global norm like `optax.clip_by_global_norm`, but sum duplicate rows before computing the norm;
+    indices do not change.
 
     Parameters
     ----------
     max_norm : float
         Not negative.
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
-        The library whose factor is used; SPEC clause 11.
+        The library whose formula gives the factor; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: everything NaN, FloatingPointError (not in jit), or zeros.
+        The effect of a NaN or infinite norm: all updates become NaN, FloatingPointError is raised (not in jit), or all
+        updates become 0.
     group : str, tuple of str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient: the name of the mapped axis within shard_map, or "jax" between
         processes. Each rank passes its updates. See `islices.distributed.get_group`.
-    replicated : bool, or a structure of bools like the updates', or like an upper part of it
+    replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
         True for leaves that are the same on every rank, such as dense gradients after a psum. The norm counts these
         leaves once.
 
@@ -105,14 +107,15 @@ def clip_by_global_norm(
 def clip_by_block_rms(
     threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> optax.GradientTransformation:
-    """Limit each leaf's root mean square, zero rows included, as `optax.clip_by_block_rms` does.
+    """Limit the root mean square of each leaf, as `optax.clip_by_block_rms` does; the mean includes rows that a sparse
+    leaf lacks.
 
     Parameters
     ----------
     threshold : float
         Not negative.
     semantics : {"islices", "optax"}
-        The library whose factor is used; SPEC clause 11.
+        The library whose formula gives the factor; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm on the leaf; see `clip_by_global_norm`.
 
@@ -159,10 +162,10 @@ def adaptive_grad_clip(
     clipping, eps : float
         Not negative; norms of parameters count as at least eps.
     axis : int, or tuple of ints, optional
-        The axes of the norms. optax's default makes a unit of each *column* of a table and reads the whole table. -1
-        makes a unit of each row and only reads the rows of the gradient.
+        The axes over which norms are computed. The default, which is optax's, makes each *column* of a table a unit and
+        reads the whole table. -1 makes each row a unit and reads only the rows of the gradient.
     semantics : {"islices", "optax"}
-        The library whose factor is used; SPEC clause 11.
+        The library whose formula gives the factor; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm on the unit; see `clip_by_global_norm`.
 
@@ -334,8 +337,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """Return a description of the first option because of which a step is not an addition to the weight, or depends on
-    more than gradient and state; else ""."""
+    """Return a description of the first option or rule that `from_optim` cannot support; "" if there is none."""
     record = RECORDS.get(optimizer.name)
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"

@@ -3,7 +3,8 @@
 ``from islices.backends.torch import optim`` and ``optim.Adam(model.parameters(), lr=1e-3)`` replace torch.optim.Adam
 and torch.optim.SparseAdam. The formulas are those of `islices.optim`, with the same bits on every framework;
 semantics="torch" selects the formulas of torch.optim. A hyperparameter that is None gets the default of the semantics.
-Each record of an optimizer (`islices.optim.record`) has a class here, with torch's names and order. SPEC clause 16.
+Each record of an optimizer (`islices.optim.record`) has a class here, whose arguments have torch's names and order.
+SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Adagrad(RowOptimizer):
     initial_accumulator_value : float, default 0.0
         Initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-10
-        Added to the root.
+        Added to the root in the denominator.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -103,7 +104,7 @@ class RowwiseAdagrad(RowOptimizer):
     initial_accumulator_value : float, default 0.0
         Initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-08
-        Added to the root.
+        Added to the root in the denominator.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -142,7 +143,7 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 class Adam(RowOptimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" makes it lazy.
+    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" selects lazy Adam.
 
     Parameters
     ----------
@@ -154,11 +155,11 @@ class Adam(RowOptimizer):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples it.
+        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples the decay.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        torch's flag; accepted is False.
+        A flag of torch's class; only False is accepted.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -214,11 +215,11 @@ class AdamW(Adam):
     eps : float or Tensor of one, default 1e-08
         Added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.01
-        First the rows that the step updates are multiplied by 1 - lr * weight_decay.
+        Before the update, the updated rows are multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        torch's flag; accepted is True.
+        A flag of torch's class; only True is accepted.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -359,7 +360,7 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion, which adds or subtracts the learning rate, against the sign of a running mean of gradients (Chen et al.
+    """Lion, which changes each element by the learning rate, against the sign of a mean of gradients (Chen et al.
     2023).
 
     Parameters
@@ -369,7 +370,7 @@ class Lion(RowOptimizer):
     betas : two floats or Tensors of one, default (0.9, 0.99)
         Decay of the mean whose sign is the direction of the step, and decay of the running mean that the state stores.
     weight_decay : float or Tensor of one, default 0.0
-        First the rows that the step updates are multiplied by 1 - lr * weight_decay.
+        Before the update, the updated rows are multiplied by 1 - lr * weight_decay.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -420,10 +421,10 @@ class NAdam(RowOptimizer):
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that the step updates.
     momentum_decay : float, default 0.004
-        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras uses 1; the momentum of
-        optax does not grow.
+        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras's formula has
+        momentum_decay 1; in optax's formula the momentum does not grow.
     decoupled_weight_decay : bool, default False
-        True decouples the decay: it first multiplies the rows that the step updates by 1 - lr * weight_decay.
+        True decouples the decay: before the update, the updated rows are multiplied by 1 - lr * weight_decay.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -474,11 +475,11 @@ class RMSprop(RowOptimizer):
     alpha : float or Tensor of one, default 0.99
         Decay of the running means.
     eps : float or Tensor of one, default 1e-08
-        Added to the root.
+        Added to the root in the denominator.
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that the step updates.
     momentum : float or Tensor of one, default 0.0
-        Decay of a buffer of steps.
+        Decay rate of a buffer of steps; 0 means no momentum.
     centered : bool, default False
         Use the variance instead of the mean square (Graves 2013).
     **options

@@ -37,7 +37,8 @@ from islices.optim.row_steps import Request
 
 
 class Options(TypedDict, total=False):
-    """The options that all classes accept. Parameter groups accept them too, except max_norm; see `RowOptimizer`."""
+    """The options that all classes accept. Parameter groups accept the same options, except max_norm; see
+    `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
@@ -67,7 +68,7 @@ class RowOptimizer(torch.optim.Optimizer):
     gradient updates all rows.
 
     Use the classes of `islices.backends.torch.optim`. Each constructor accepts hyperparameters and these options. A
-    group of parameters accepts the same, except max_norm.
+    group of parameters accepts the same options, except max_norm.
 
     Parameters
     ----------
@@ -79,9 +80,9 @@ class RowOptimizer(torch.optim.Optimizer):
         defines nothing else. If you pass "touched", a step raises for a dense gradient that would change rows whose
         gradient is zero.
     semantics : {"islices", "torch", ...}
-        The library whose arithmetic is used: docs/optimizers.md. The semantics defines the defaults of hyperparameters
-        that are None; "islices" uses torch's defaults. For a dense gradient the formula of rows="all" is used, if the
-        semantics has one.
+        The library whose arithmetic is used; see docs/optimizers.md. The semantics defines the defaults of
+        hyperparameters that are None; "islices" uses torch's defaults. For a dense gradient the formula of rows="all"
+        is used, if the semantics has one.
     maximize : bool
         True maximizes the objective: steps follow the gradient upwards.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
@@ -89,12 +90,11 @@ class RowOptimizer(torch.optim.Optimizer):
     master : bool
         Keep a float32 copy of 16-bit parameters from their first step on, and take the steps on the copy.
     duplicates : {"sum", "raw"}
-        "raw", for semantics="keras" only, squares each slot of a duplicate row separately, as Keras on TensorFlow
-        does.
+        "raw", for semantics="keras" only, squares each slot of a duplicate row separately, as Keras on TensorFlow does.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
-        with this semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than these
-        functions, because it only reads ``p.grad``, which stays unclipped. max_norm belongs to the optimizer, not to
+        with the optimizer's semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than
+        these functions, because ``p.grad`` is only read and stays unclipped. max_norm belongs to the optimizer, not to
         groups or to ``state_dict``. You may set max_norm between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
@@ -152,7 +152,7 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, after a check of the parameters and of the group's hyperparameters."""
+        """Check a group of parameters and the group's hyperparameters, and add the group."""
         if isinstance(param_group, dict):
             param_group = complete(self.rule, param_group, self.defaults)
             check_group(self.rule, param_group)
@@ -331,10 +331,10 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32
-            (torch rounds them to the parameters' type). All hyperparameters of the groups are loaded, semantics and
-            rows included. If a state of torch's class lacks an option, the optimizer keeps the present value of the
-            option.
+            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32.
+            (torch's class would round arrays to the parameters' type.) All hyperparameters of the groups are loaded,
+            semantics and rows included. If a state of torch's class lacks an option, the optimizer keeps the present
+            value of the option.
 
         Raises
         ------

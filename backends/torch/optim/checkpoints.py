@@ -1,4 +1,4 @@
-"""Keep the state of a parameter between steps, and check state_dicts.
+"""Convert parameters' states between the forms of steps and checkpoints, and check state_dicts.
 
 Arrays have torch.optim's names, so programs that read torch's states also read the states of this package. torch's
 class and the class of this package load each other's states if the arrays have the same meaning.
@@ -42,8 +42,8 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: Tensor, held: Mapping[str, Tensor], *, master: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the state in the form of islices.optim, and the arrays of the state that are new. At the first step all
-    arrays are new."""
+    """Return a parameter's state in the form of islices.optim, and the arrays of the state that are new. At the first
+    step all arrays are new."""
     names, state, stored = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -72,9 +72,9 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load, with the arrays that islices recomputes.
+    """Return a state_dict that torch's classes can load, including arrays that islices recomputes and does not store.
 
-    Steps become floats, because torch's classes with foreach=True accept no integers.
+    Step counts become floats, because torch's classes with foreach=True accept no integers.
     """
     state: dict[Any, Any] = {
         key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}

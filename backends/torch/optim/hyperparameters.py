@@ -1,4 +1,4 @@
-"""Make the optimizers of islices.optim for a group of parameters as torch.optim defines it.
+"""Make the optimizers of islices.optim for one of torch.optim's groups of parameters.
 
 A group uses torch's names, such as betas, alpha and initial_accumulator_value. islices.optim uses other names, such as
 beta1, beta2, rho and initial_accumulator. The optimizer's record lists both.
@@ -71,8 +71,8 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for
-    other Tensors."""
+    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for a
+    Tensor that does not have exactly one element."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:

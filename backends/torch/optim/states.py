@@ -1,8 +1,8 @@
 """Read and write the state of torch's optimizers as named arrays, to continue a training of another framework.
 
-A state is {name of a tensor: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names
-that the records of `islices.optim` define. The modules for Keras and optax use the same form. May import: `numpy`,
-`torch`, the core, `islices.backends.torch.adapter`, this folder.
+A state is {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names that the
+records of `islices.optim` define. The modules for Keras and optax use the same form. May import: `numpy`, `torch`, the
+core, `islices.backends.torch.adapter`, this folder.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer of this package, or of a class of torch.optim or a subclass. Return None if
-    there is no record."""
+    """Return the record of an optimizer. Return None unless the optimizer's class is in this package or torch.optim, or
+    derives from a class there."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -67,8 +67,8 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict of str to Tensor
         Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
-        (1,). Parameters without a step are missing. The arrays are those of the optimizer, not copies, except for
-        "step" and arrays that torch stores sparse.
+        (1,). Parameters that no step has updated are missing. The arrays are those of the optimizer, not copies, except
+        for "step" and arrays that torch stores sparse.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def _state_array(name: str, x: Any) -> Any:
 def describe_optimizer(
     optimizer: Any, named: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
+    """Describe the optimizer of each named parameter, with the names of `islices.optim`.
 
     A class of torch.optim that has no record is described by its name. For other classes without a record, the result
     is empty. A parameter is left out if its group's formula cannot be described; see `_described`.
@@ -169,7 +169,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
 
 # ---------------------------------------------------------------------- writing
 def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None = None) -> None:
-    """Continue from the state of another framework's optimizer.
+    """Replace an optimizer's state by that of another framework's optimizer, to continue the training.
 
     Parameters
     ----------

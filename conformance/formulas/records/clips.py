@@ -25,7 +25,8 @@ KERAS = "Keras 3.15.1, keras/src/optimizers/base_optimizer.py, {}"
 
 
 def norm(name: str, equation: str, source: str, epsilon: float, kind: str = "all", **more: Any) -> Formula:
-    """Return the formula of a clip by a norm. For several tensors, the norm may be the norm of their norms."""
+    """Return the formula of a clip by a norm. For several tensors, implementations may compute the norm of the tensors'
+    norms."""
     form = {"epsilon": epsilon, "norm": kind}
     form = {**form, "several": True} if more.get("several") else form
     return Formula(name, rules.clip, equation, source, form, LIMIT, gives="gradient", **more)

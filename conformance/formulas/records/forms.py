@@ -38,8 +38,8 @@ NAMED = "of the rows that the gradient names, duplicates summed: "
 
 
 def documented(framework: str, source: str) -> Callable[..., Formula]:
-    """Return a function that makes formulas of a framework. In `source`, {} stands for the class, and {module} for its
-    name in lower case. The returned function adds its argument `note` to the source."""
+    """Return a function that makes formulas of a framework. In `source`, {} stands for the class's name, and {module}
+    for that name in lower case. The returned function adds its argument `note` to the source."""
 
     def make(
         name: str, rule: Any, equation: str, form: Form, options: Form, *more: Any, note: str = "", **fields: Any
@@ -54,8 +54,8 @@ def documented(framework: str, source: str) -> Callable[..., Formula]:
 def with_sparse(
     dense: Formula, named: str, gradients: Gradients = "touched", note: str = ""
 ) -> tuple[Formula, Formula]:
-    """Return (formula, the same formula for row-sparse gradients). ``named`` says in the equation which rows are
-    updated, and ``note`` is added to the source."""
+    """Return (formula, the same formula for row-sparse gradients). ``named`` is a text before the equation that states
+    which rows are updated; ``note`` is added to the source."""
     sparse = replace(
         dense, name=f"{dense.name} sparse", equation=named + dense.equation, source=dense.source + note, gradients=gradients,
     )  # fmt: skip
