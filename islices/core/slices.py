@@ -41,7 +41,8 @@ class IndexedSlices:
         (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises
         ValueError.
     coalesced : bool
-        True declares that indices are strictly ascending; the constructor checks this unless validate is False.
+        True declares that indices ascend strictly, except for empty slots at the end. The constructor checks the order,
+        but not in traced code or with validate=False.
     padded : bool
         True allows the index ``rows``, which marks an empty slot. Traced code with static shapes makes such slots.
     validate : bool
@@ -394,7 +395,7 @@ def shape_of(leaf: Any) -> Shape:
 
 
 def shape_with_rows(leaf: Any) -> Shape:
-    """Return `shape_of` a leaf, or raise ValueError for a 0-d array."""
+    """Return the shape of a leaf, as `shape_of` does, or raise ValueError for a 0-d array."""
     shape = shape_of(leaf)
     if not shape:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")

@@ -150,7 +150,7 @@ def clip_by_norm(
         element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. None means one
         norm of all elements.
     semantics : {"islices", "tensorflow", "keras"}
-        The framework whose arithmetic is used; SPEC clause 11.
+        The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero.
 

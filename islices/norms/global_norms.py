@@ -82,7 +82,7 @@ def clip_by_global_norm(
     max_norm : float
         0 makes all values zero; inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
-        The framework whose arithmetic is used; SPEC clause 11.
+        The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
         "zero", a step still changes rows through momentum and Adam's moments. To skip a step, pass

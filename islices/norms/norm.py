@@ -59,8 +59,8 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Notes
     -----
-    Duplicates are summed first. The exact sum of the norm's terms is rounded to float64, so the result does not depend
-    on the order of the terms. The root is computed in float64 and rounded to the result's dtype. The norm is
+    The function sums duplicates first. The exact sum of the norm's terms is rounded to float64, so the result does not
+    depend on the order of the terms. The root is computed in float64 and rounded to the result's dtype. The norm is
     differentiable wherever the framework differentiates; the gradient at norm 0 is 0. SPEC clause 7.
 
     Examples
@@ -382,7 +382,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        The dtype must be floating. Duplicates are summed first.
+        The dtype must be floating. The function sums duplicates first.
     ord : {2, 1, inf}
         The order of the norm.
 

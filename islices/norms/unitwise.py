@@ -64,7 +64,7 @@ def clip_by_block_rms(
     threshold : float, or 0-d array of the framework
         0 makes all values zero; inf changes nothing.
     semantics : {"islices", "optax"}
-        The framework whose arithmetic is used; SPEC clause 11.
+        The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
         zero.
@@ -140,7 +140,7 @@ def adaptive_grad_clip(
         most one of them has a length other than 1. Otherwise the default is axis 0 for two and three dimensions, so the
         *columns* of a table are units. For four and five dimensions the default is all axes except the last.
     semantics : {"islices", "optax"}
-        The framework whose arithmetic is used; SPEC clause 11.
+        The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes the stored values of its unit NaN, raises FloatingPointError, or makes them zero.
 

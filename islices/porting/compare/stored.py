@@ -69,7 +69,7 @@ class Stored:
 
     @property
     def repeated(self) -> Array:
-        """Return the numbers of the rows that have several slots."""
+        """Return the row numbers that have several slots."""
         return self.ids[self.counts > 1]
 
     @lazy_property

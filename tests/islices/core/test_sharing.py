@@ -1,7 +1,7 @@
 """Test calls whose arguments share memory. A call that would write one element through two arguments raises before it
 writes.
 
-Adjacent or interleaved arrays in one buffer are allowed.
+Calls accept adjacent or interleaved arrays in one buffer.
 """
 
 from __future__ import annotations
