@@ -66,7 +66,7 @@ def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
 # ---------------------------------------------------------------------- formulas
 class IslicesFtrl(Numbers):
     def exponent(self):
-        return -self.h["lr_power"]
+        return -self.hyper("lr_power")
 
 
 class KerasFtrl(IslicesFtrl, Keras):
