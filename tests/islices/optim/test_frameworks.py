@@ -61,6 +61,7 @@ class Row(NamedTuple):
     #: True if means and sums of squares must have equal bits, even if weights may not
     exact: bool = False
     columns: int = 3
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
@@ -100,6 +101,7 @@ GROUPS: list[tuple[str, str, dict[str, Any]]] = [
     ("tensorflow", "heavy heavy-nesterov adagrad rmsprop rmsprop-both ftrl ftrl-linear ftrl-shrinkage", {}),
     ("tensorflow", "adam adam-options", {"rows": "all"}),
     ("tensorflow", "ftrl-power", {"within": 300}),
+    ("tensorflow", "ftrl-power", {"within": 300, "dtype": "float64"}),
     ("tensorflow", "adagrad rmsprop", {"within": 8, "columns": 8}),
     ("tensorflow", "adagrad ftrl", {"within": 8, "columns": 1}),
     ("tensorflow", "heavy heavy-nesterov rmsprop-both ftrl-shrinkage", {"rows": "all", "gets": "dense"}),
@@ -248,31 +250,31 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 
 # ---------------------------------------------------------------------- steps
-def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
+def gradients(row: Row) -> Iterator[islices.IndexedSlices]:
     """Yield gradients with different rows and sizes: duplicates, stored zeros, rows that cancel, no rows. The last row
     of the table never occurs."""
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))
-        values, ids = rng.standard_normal((n, columns)).astype(np.float32), rng.integers(0, ROWS - 1, n)
+        values, ids = rng.standard_normal((n, row.columns)).astype(row.dtype), rng.integers(0, ROWS - 1, n)
         if t % 3 == 1 and n:
             values[0] = 0
         if t % 5 == 2 and n > 1:
             values[1], ids[1] = -values[0], ids[0]
-        yield islices.IndexedSlices(values, ids, (ROWS, columns))
+        yield islices.IndexedSlices(values, ids, (ROWS, row.columns))
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
     """Return a dict with the largest difference over all steps, for the weights ("w") and for each array of the
     state."""
-    start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(np.float32)
+    start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(row.dtype)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}
     ours = getattr(optim, row.name)(**row.hyper, **how, **({} if row.rows is None else {"rows": row.rows}))
     table = start.copy()
     state = ours.init(table)
     worst, sizes, last = {}, {"w": np.abs(start)}, {"w": start}
-    for grad in gradients(row.columns):
+    for grad in gradients(row):
         dense = row.gets == "dense" and ours.rows == "touched"
         table, state = ours.step(table, islices.to_dense(grad) if dense else grad, state)
         with around():
@@ -283,7 +285,7 @@ def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, f
             alike = native[:1] if key == "w" else [y.reshape(x.shape) for y in native[1:] if y.size == x.size]
             sizes[key] = sizes.get(key, 0) + np.abs(x - last.get(key, 0 * x))
             last[key] = x.copy()
-            unit = np.finfo(np.float32).eps * np.maximum(sizes[key], 1e-30)
+            unit = np.finfo(row.dtype).eps * np.maximum(sizes[key], 1e-30)
             found = min(np.max(np.where(x == y, 0, np.abs(x - y) / unit)[~(np.isnan(x) & np.isnan(y))]) for y in alike)
             worst[key] = max(worst.get(key, 0.0), float(found))
             assert found == found, f"{key}: {x} beside {alike}"
