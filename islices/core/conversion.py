@@ -117,7 +117,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     TypeError
         s is not an IndexedSlices, or like is not a sparse object of its framework.
     ValueError
-        The framework's type cannot represent s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
+        The framework's type cannot represent s. For torch, JAX and MXNet the number of rows is unknown; for MXNet there
+        are 2^31 - 1 elements or more, bfloat16 values, or rows without elements.
 
     Notes
     -----
