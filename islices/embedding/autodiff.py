@@ -73,8 +73,9 @@ def value_and_grad(
         rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
         apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
-        embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
-        Arrays that are not marked get the framework's gradients. By default no array gets `IndexedSlices`.
+        embedding, embedding_bag (sum and mean), index_select and ``w[ids]``; in TensorFlow, by tf.gather and
+        tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default no array gets
+        `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
