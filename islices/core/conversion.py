@@ -38,7 +38,7 @@ SUMMED = frozenset((*FLOATS, *INTEGERS))
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
     """Return a framework's sparse gradient as an `IndexedSlices`. Duplicates are not summed.
 
-    The result shares memory with x, except for MXNet, which returns copies of the parts of x.
+    The values share memory with those of x, except for MXNet, whose arrays are copies.
 
     Parameters
     ----------
