@@ -15,10 +15,11 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
-        a and b may belong to different frameworks. Sparse gradients are equal if they stand for the same dense array:
-        order and duplicates of slices do not matter.
+        a and b may belong to different frameworks. Sparse gradients are equal if their coalesced rows are equal: order
+        and duplicates of slices do not matter. A row of zeros that only one of two sparse gradients stores is a
+        difference.
     **context
-        Arguments of `islices.diff` that help to find the cause of a difference: ``before=``, ``max_norm=``,
+        Arguments of `islices.diff` that help to find the cause of a difference, such as ``before=``, ``max_norm=`` and
         ``padding_idx=``.
 
     Raises

@@ -37,7 +37,7 @@ class RowMap:
 
     Parameters
     ----------
-    old_ids : 1-D integers, one for each row of the new table
+    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one for each row of the new table
         For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
@@ -208,7 +208,7 @@ def renumber(
     ----------
     table : Table, array of shape (rows, *row_shape), or sparse gradient; or a list, tuple or dict of them
         Tables, or gradients of a table, with one vocabulary, such as an embedding and its output layer.
-    mapping : RowMap, or 1-D integers
+    mapping : RowMap, or sequence of ints, or 1-D int32 or int64 array
         The old row of each new row, or -1 for an added row.
     state : tree of arrays, optional
         The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;

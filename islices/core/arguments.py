@@ -53,7 +53,10 @@ def check_flag(x: object, argument: str) -> bool:
 
 
 def whole_number(x: object) -> int | None:
-    """Return x as an int, or None if x is not an integer. A 0-d integer array counts as an integer; a bool does not."""
+    """Return x as an int, or None if x is not an integer.
+
+    A 0-d integer array counts as an integer; a bool of Python or NumPy does not.
+    """
     if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:

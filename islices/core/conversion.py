@@ -36,7 +36,9 @@ SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 # ---------------------------------------------------------------------- one leaf
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
-    """Return an `IndexedSlices` that shares the memory of a framework's sparse gradient. Duplicates are not summed.
+    """Return a framework's sparse gradient as an `IndexedSlices`. Duplicates are not summed.
+
+    The values share memory with those of x, except for MXNet, whose arrays are copies.
 
     Parameters
     ----------
@@ -82,7 +84,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
 
 
 def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-    """Return slices that share a native sparse object's memory. If `validate` is False, do not check the indices.
+    """Return slices of the parts of a native sparse object. If `validate` is False, do not check the indices.
 
     If `dense_shape` is given, it replaces the object's shape.
     """
@@ -117,7 +119,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     TypeError
         s is not an IndexedSlices, or like is not a sparse object of its framework.
     ValueError
-        The framework's type cannot represent s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
+        The framework's type cannot represent s. For torch, JAX and MXNet the number of rows is unknown; for MXNet there
+        are 2^31 - 1 elements or more, bfloat16 values, or rows without elements.
 
     Notes
     -----
@@ -389,7 +392,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
 
 def is_sparse(x: object) -> bool:
-    """Return True if x is a row-sparse gradient: an IndexedSlices, or an object of a framework's sparse type.
+    """Return True if the type of x is IndexedSlices, tf.IndexedSlices, or a sparse type of torch, JAX or MXNet.
 
     Parameters
     ----------
@@ -398,7 +401,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        False for dense arrays, None, containers and everything else.
+        False for dense arrays, None, containers and everything else. Only the type counts: the result is True for a
+        torch CSR tensor too, which `from_native` does not accept.
 
     Notes
     -----

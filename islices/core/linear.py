@@ -35,7 +35,7 @@ def scale(x: T, c: Any) -> T:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    c : real number or 0-d array
+    c : real number, or 0-d array of the framework or of NumPy
         The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients c
         must be an integer.
 
@@ -177,7 +177,8 @@ def concat(xs: Sequence[T]) -> T:
     Returns
     -------
     same type as the first
-        If some indices are int32 and others int64, the result has int64. SPEC clause 6.
+        If some indices are int32 and others int64, the result has int64. MXNet's sparse type cannot have duplicates,
+        so a result of that type is coalesced. SPEC clause 6.
 
     Raises
     ------
@@ -257,7 +258,8 @@ def add(*xs: Any) -> Any:
     Returns
     -------
     structure of the first argument that is not None
-        A sum of sparse gradients has the type of the first term. A sum with a dense term is dense.
+        A sum of sparse gradients has the type of the first term. MXNet's sparse type cannot have duplicates, so a sum
+        of that type is coalesced. A sum with a dense term is dense.
 
     Raises
     ------

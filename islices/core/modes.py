@@ -35,8 +35,10 @@ def execution(mode: str) -> Iterator[None]:
     ----------
     mode : {"host", "framework"}
         "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In either mode the framework's operations compute in traced code
-        (jax.jit, tf.function), on arrays outside CPU memory, and on arrays whose gradient is being recorded.
+        framework's operations compute, on any device. In mode "host" the framework's operations also compute on arrays
+        outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is being recorded. But
+        compiled kernels may run within traced code on the CPU. Norms, clips and bags define their gradient, so the host
+        computes them also while a gradient is recorded.
 
     Raises
     ------

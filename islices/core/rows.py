@@ -40,8 +40,9 @@ def coalesce(x: T) -> T:
     Returns
     -------
     same type as x
-        If x is known to be coalesced and has no padding, the result is x itself. Under jax.jit the result is `padded`
-        and has as many slots as x. The unused slots are at the end, with the index ``rows`` and zeros as values.
+        If x is known to be coalesced and has no padding, the result is x itself. Any other result under jax.jit is
+        `padded` and has as many slots as x. The unused slots are at the end, with the index ``rows`` and zeros as
+        values.
 
     Raises
     ------
@@ -149,8 +150,8 @@ def keep_rows(x: T, rows: Any) -> T:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
-        The rows that stay. An integer array may be in any order, with duplicates.
+    rows : 1-D int32 or int64 array, sequence of ints, or boolean mask of length dense_shape[0]
+        The rows that stay. Row numbers may be in any order, with duplicates.
 
     Returns
     -------
@@ -161,7 +162,8 @@ def keep_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows are not checked.
+        SPEC clause 13.
 
     Examples
     --------
@@ -178,8 +180,8 @@ def drop_rows(x: T, rows: Any) -> T:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
-        The rows to drop. An integer array may be in any order, with duplicates.
+    rows : 1-D int32 or int64 array, sequence of ints, or boolean mask of length dense_shape[0]
+        The rows to drop. Row numbers may be in any order, with duplicates.
 
     Returns
     -------
@@ -190,7 +192,8 @@ def drop_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows are not checked.
+        SPEC clause 13.
 
     Examples
     --------

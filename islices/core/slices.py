@@ -214,8 +214,8 @@ class IndexedSlices:
         Returns
         -------
         IndexedSlices
-            Conversions to floating dtypes round to nearest, ties to even. JAX without jax_enable_x64 stores int64 as
-            int32.
+            Conversions to floating dtypes round to nearest, ties to even; float64 may become float32 before it becomes
+            a 16-bit dtype. JAX without jax_enable_x64 stores int64 as int32.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            New values; the dtype may differ. Without new indices, the framework and the length n stay the same.
+            New values; the dtype may differ. If nothing else changes, the framework and the length n stay the same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional

@@ -19,7 +19,7 @@ from islices.core.slices import IndexedSlices
 class SlotValues(Deferred):
     """The values of slots. The first read computes the values, unless `values` already contains them.
 
-    `values` is set if the values are traced and may be differentiated.
+    `values` is set if the values are traced, or are a differentiable function of other arrays.
     """
 
     __slots__ = ("slots", "values")

@@ -73,8 +73,9 @@ def value_and_grad(
         rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
         ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
         apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
-        embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
-        Arrays that are not marked get the framework's gradients. By default no array gets `IndexedSlices`.
+        embedding, embedding_bag (sum and mean), index_select and ``w[ids]``; in TensorFlow, by tf.gather and
+        tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default no array gets
+        `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
@@ -98,15 +99,16 @@ def value_and_grad(
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
         vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
         looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has an
-        empty gradient.
+        empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
 
     Raises
     ------
     TypeError
         fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
-        are mixed. The loss is not a floating-point number. A table is used other than by lookup, or looked up where its
-        gradient would be wrong (a TensorFlow loop body). With sparse=, a differentiated argument is a Table, a marked
-        array has no floats, or fn does not read a marked array by rows. The message gives the primitive and the line.
+        are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
+        Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
+        differentiated argument is a Table, a marked array has no floats, or fn does not read a marked array by rows.
+        The message gives the primitive and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse

@@ -33,7 +33,7 @@ def capture(model: Any) -> Capture:
 
     Parameters
     ----------
-    model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
+    model : torch.nn.Module, keras.Model or Layer (Keras on TensorFlow), mxnet.gluon.Block
         A model with torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it.
         The model's code and weights do not change. The framework's gradients may be sparse or dense. On torch and Keras
         the weights may be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where
@@ -55,9 +55,10 @@ def capture(model: Any) -> Capture:
     -----
     The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
     (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
-    covers the captured layers, as if nothing else used the weights. SPEC clause 12 defines scaling by frequency, which
-    torch's EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights
-    per sample.
+    covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came from
+    another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
+    EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights per
+    sample.
 
     Examples
     --------

@@ -38,8 +38,9 @@ T = TypeVar("T")
 class PerSample:
     """The gradients of one table for each of B samples, stored as slices with sample numbers.
 
-    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` return instances. An instance stores one slice
-    for each occurrence of a row, like an `IndexedSlices`. Instances are immutable, and are pytrees for JAX.
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `Capture.per_sample` return instances. An instance
+    stores one slice for each occurrence of a row, like an `IndexedSlices`. Instances are immutable, and are pytrees for
+    JAX.
 
     Attributes
     ----------

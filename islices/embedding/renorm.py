@@ -1,4 +1,4 @@
-"""Limits on the norms of a table's rows. torch, TensorFlow and MXNet call this max_norm.
+"""Limits on the norms of a table's rows. torch and TensorFlow call this max_norm.
 
 SPEC clause 12.
 """

@@ -1,6 +1,6 @@
 """Exact norms of gradients, derivatives of the norms, and clipping by norms. SPEC clauses 7 to 11.
 
-The clips that optax defines are public here; `islices` itself exports all other norms and clips.
+Two of optax's clips are public here; `islices` itself exports all other norms and clips.
 """
 
 from islices.norms.clip_formulas import Semantics

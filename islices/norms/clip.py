@@ -152,7 +152,9 @@ def clip_by_norm(
     semantics : {"islices", "tensorflow", "keras"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero.
+        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
+        axes, only the values of that norm change. With "propagate" and semantics "tensorflow" or "keras", the
+        framework's formula gives the values; an infinite norm gives zeros for finite values.
 
     Returns
     -------

@@ -85,6 +85,7 @@ def clip_by_global_norm(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
+        "propagate" and semantics "torch", "mxnet" or "optax", an infinite norm makes finite values zero. With
         "zero", a step still changes rows through momentum and Adam's moments. To skip a step, pass
         ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated

@@ -67,7 +67,7 @@ def clip_by_block_rms(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
-        zero.
+        zero. With "propagate" and semantics "optax", an infinite one makes finite values zero.
 
     Returns
     -------
@@ -143,6 +143,7 @@ def adaptive_grad_clip(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes the stored values of its unit NaN, raises FloatingPointError, or makes them zero.
+        With "propagate" and semantics "optax", an infinite norm makes finite values zero.
 
     Returns
     -------
@@ -162,9 +163,9 @@ def adaptive_grad_clip(
     Notes
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
-    then proportional to the table's size; memory on the CPU is not. For other axes, only the rows that x contains are
-    read. Autograd treats the norms of params as constants. SPEC clause 10. Brock et al., "High-performance large-scale
-    image recognition without normalization", 2021.
+    then proportional to the table's size; memory on the CPU is not, unless axes such as (0, 2) are apart. For other
+    axes, only the rows that x contains are read. Autograd treats the norms of params as constants. SPEC clause 10.
+    Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
     Examples
     --------
@@ -345,7 +346,7 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
 class Measured(NamedTuple):
     """A leaf to clip, with the norms of the leaf's units."""
 
-    leaf: Any  # coalesced, unless the formula applies to stored values
+    leaf: Any  # coalesced, unless the formula is raw or `keys` are given
     units: Units  # the units of the leaf's values
     E: Backend
     norms: Array  # a float64 array of E, with one norm for each unit
