@@ -72,9 +72,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     if isinstance(x, IndexedSlices):
         if dense_shape is None or check_dense_shape(dense_shape) == x.dense_shape:
             return x
-        return IndexedSlices(
-            x.values, x.indices, dense_shape, coalesced=x.coalesced, padded=x.padded, validate=validate
-        )
+        return x.replace(dense_shape=dense_shape)
     backend = find_backend(x)
     if backend is None or not backend.is_native(x):
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""

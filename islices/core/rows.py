@@ -162,7 +162,7 @@ def keep_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows are not checked.
+        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows may be out of range.
         SPEC clause 13.
 
     Examples
@@ -192,7 +192,7 @@ def drop_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows are not checked.
+        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows may be out of range.
         SPEC clause 13.
 
     Examples
@@ -239,19 +239,29 @@ def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> Ind
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
     """Return (selection, is_mask). The selection is an array of B: row numbers, or an int32 mask of 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
-        is_mask = B.dtype(rows) not in INDICES
-        if is_mask and count is None:
-            raise ValueError(NO_MASK)
-        return (B.astype(rows, "int32") if is_mask else rows), is_mask
+        dtype, shape = B.dtype(rows), B.shape(rows)
+        if dtype not in MASKS or len(shape) != 1:
+            raise TypeError(
+                f"rows: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask"
+            )
+        if dtype in INDICES:
+            return rows, False
+        _check_length(shape[0], count)
+        return B.astype(rows, "int32"), True
     view = rows_or_mask(rows)
     if view.dtype != bool:
         check_indices(modes.HOST, view, count, argument="rows")
         return B.asarray(view, like), False
+    _check_length(len(view), count)
+    return B.asarray(view.astype(np.int32), like), True
+
+
+def _check_length(length: int | None, count: int | None) -> None:
+    """Raise ValueError if a mask of this length, None if unknown, does not have one entry for each of `count` rows."""
     if count is None:
         raise ValueError(NO_MASK)
-    if len(view) != count:
-        raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
-    return B.asarray(view.astype(np.int32), like), True
+    if length not in (None, count):
+        raise ValueError(f"rows: got a mask of length {length}; accepted is one entry a row, {count}")
 
 
 def rows_or_mask(rows: Any, argument: str = "rows") -> Host:

@@ -257,7 +257,8 @@ class IndexedSlices:
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows. The number must be greater than every index.
+            A shape with another number of rows. The number must be greater than every index. Padded slices keep their
+            number of rows, because padding has this number as its index.
 
         Returns
         -------
@@ -276,13 +277,19 @@ class IndexedSlices:
         [[3.0], [-5.0]]
         """
         if indices is not None or dense_shape is not None:
-            return IndexedSlices(
+            replaced = IndexedSlices(
                 self.values if values is None else values,
                 self.indices if indices is None else indices,
                 self.dense_shape if dense_shape is None else dense_shape,
                 coalesced=self.coalesced and indices is None,
                 padded=self.padded,
             )
+            if self.padded and indices is None and replaced.dense_shape[0] != self.dense_shape[0]:
+                raise ValueError(
+                    f"dense_shape: got {replaced.dense_shape[0]} rows for padded slices of {self.dense_shape[0]}; "
+                    "accepted is the same number (outside of traces, islices.coalesce removes padding)"
+                )
+            return replaced
         new = self.values if values is None else values
         backend = _backend_of(new)
         if backend is not self.backend:
