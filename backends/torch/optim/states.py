@@ -68,7 +68,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to Tensor
         Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
         (1,). Parameters that no step has updated are missing. The arrays are those of the optimizer, not copies, except
-        for "step" and arrays that torch stores sparse.
+        for torch.optim's "step" and arrays that torch stores sparse.
 
     Raises
     ------
