@@ -65,8 +65,8 @@ def clip_grad_norm_(
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
         The library whose formula gives the factor. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC clauses
-        10 and 11.
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. "tensorflow"
+        and "keras" compute the norm without summing duplicates. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
         `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
