@@ -38,8 +38,9 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         The library whose formula gives the clip's factor: "islices", or another that the clip function of islices
         accepts, such as "keras". Duplicates are summed before the clip with every semantics. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
-        The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" replaces the
-        gradient with zeros, and momentum and Adam's moments still change rows. SPEC clause 10.
+        The effect of a NaN or infinite norm on a clip by norm. "propagate" applies the formula; the formula of
+        "islices" makes every stored value NaN. "zero" replaces the gradient with zeros, and momentum and Adam's moments
+        still change rows. SPEC clause 10.
 
     Raises
     ------
@@ -54,8 +55,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     clipped (Keras clips each replica's share). Under XLA on TensorFlow the slots of duplicates remain, with zeros.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
-    table. SGD without momentum and Adagrad of this package step only on the gradient's rows, also on torch and JAX.
-    `Stepped` always steps on rows.
+    table. SGD without momentum and Adagrad of this package step only on the gradient's rows, also on torch and JAX,
+    except for 16-bit variables. `Stepped` always steps on rows.
 
     Examples
     --------

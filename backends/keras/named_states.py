@@ -38,14 +38,14 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     optimizer : keras.optimizers.Optimizer
         SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or a class of this package that
         is derived from one of these; or `Stepped`. For LossScaleOptimizer and MultiOptimizer the result is the state of
-        the optimizers that they contain. Any backend of Keras is accepted.
+        the optimizers that they contain.
 
     Returns
     -------
     dict of str to dict of str to array
         Path of each variable -> its state as NumPy copies: the arrays, and "step", the number of steps taken, as int32
-        of shape (1,). The optimizer of `islices.optim` with the same name and semantics="keras" accepts the dict as its
-        state. The result is empty for an optimizer that is not built yet.
+        of shape (1,). The optimizer of `islices.optim` with the same name and semantics="keras", if there is one,
+        accepts the dict as its state. The result is empty for an optimizer that is not built yet.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     Notes
     -----
-    Recorded steps run eagerly (``run_eagerly``) and round as eager code does, because the recorder cannot see the
+    All steps of `fit` run eagerly (``run_eagerly``) and round as eager code does, because the recorder cannot see the
     values of a compiled step. The names of weights are their paths. On JAX the forward pass is traced for
     differentiation, so outputs and loss are not recorded. After `fit` the recorder restores the model. SPEC clause 23.
 

@@ -56,7 +56,7 @@ class Stepped(Coalesced):
     Warns
     -----
     UserWarning
-        The first dense gradient of a weight with 100,000 rows or more warns once.
+        The first dense gradient of a table with 100,000 rows or more warns once.
 
     Raises
     ------
@@ -71,10 +71,10 @@ class Stepped(Coalesced):
 
     Notes
     -----
-    Keras stores the learning rate as float32. The optimizer's variables contain the result of ``rule.init`` for each
-    weight. Dense gradients update every row; a weight that is a single number counts as one row. Each gradient is first
-    cast to the type of its variable, as in Keras; a variable of 16 bits also accepts float32.
-    ``exclude_from_weight_decay`` applies to the rule's decay too.
+    Keras stores the learning rate in the type ``keras.config.floatx()``, by default float32. The optimizer's variables
+    contain the result of ``rule.init`` for each weight. Dense gradients update every row; a weight that is a single
+    number counts as one row. Each gradient is first cast to the type of its variable, as in Keras; a variable of 16
+    bits also accepts float32. ``exclude_from_weight_decay`` applies to the rule's decay too.
 
     With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
     by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows that the k

@@ -47,8 +47,8 @@ def row_sparse(model: Model) -> Model:
     ------
     TypeError
         The object is not a keras.Model, or on JAX the model's class defines a `train_step` that computes gradients
-        itself. `compile` raises if the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
-        outside keras.optimizers).
+        itself. `compile` raises if the optimizer only accepts dense gradients: Muon, ScheduleFreeAdamW, and classes
+        outside keras.optimizers without the mixin `Coalesced`.
     ValueError
         `compile` raises for gradient_accumulation_steps under a strategy of several replicas. `fit` raises for a
         keras.distribution on JAX.

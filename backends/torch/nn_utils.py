@@ -2,8 +2,8 @@
 
 The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
 functions of this module accept the arguments of torch's functions, change ``p.grad`` in place, and count duplicate rows
-as their sum. On dense gradients the results are those of torch.nn.utils, up to rounding, so a training script only
-changes its import.
+as their sum (not for the norm with semantics="tensorflow" or "keras"). On dense gradients the results are those of
+torch.nn.utils, up to rounding, so a training script only changes its import.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def clip_grad_norm_(
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
         The library whose formula gives the factor. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC clauses
-        10 and 11.
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. "tensorflow"
+        and "keras" compute the norm without summing duplicates. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
         `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
@@ -230,10 +230,10 @@ def clip_grads_with_norm_(
 
     Notes
     -----
-    With the result of `get_total_norm` and any semantics but "islices", this function produces the bits of
+    With the result of `get_total_norm` and semantics "torch", "mxnet" or "optax", this function produces the bits of
     `clip_grad_norm_`. Only `get_total_norm` needs a group, because afterwards every rank knows the norm. With
-    semantics="islices" the bits may differ: `clip_grad_norm_` uses the norm before the rounding to float32. SPEC
-    clauses 10 and 11.
+    "islices" the bits may differ: `clip_grad_norm_` uses the norm before the rounding to float32. With "tensorflow" and
+    "keras", `clip_grad_norm_` does not sum duplicates before it computes the norm. SPEC clauses 10 and 11.
 
     Examples
     --------

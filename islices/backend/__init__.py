@@ -7,12 +7,13 @@ an adapter needs only this folder. May import: `islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
-    and unary minus on them. Division, square root and comparison are primitives, since their results differ between
-    frameworks. A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses
-    arrays only, since a compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32",
-    "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the
-    result is on the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method
-    under ``@optional``; the mark describes the consequence.
+    and unary minus on them. In differentiation, and in programs over ranks, the core also slices their first axis.
+    Division, square root and comparison are primitives, since their results differ between frameworks. A mask is any
+    object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
+    compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32", "bfloat16", "int64").
+    Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on the device
+    of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under ``@optional``; the
+    mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode

@@ -79,8 +79,8 @@ class Memory(Arrays):
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         """Return a `Look`: the results of `dtype`, `shape`, `is_traced` and `host_view` for each array.
 
-        If `views` is False, the result has no views, because a view may have to wait until its array is computed. Every
-        call of the library starts with `look`, so override this method if you have a faster implementation.
+        If `views` is False, the core needs no views; a view may have to wait until its array is computed. Most calls of
+        the library start with `look`, so override this method if you have a faster implementation.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []

@@ -1,4 +1,4 @@
-"""Methods that only the conformance suite calls, not islices itself.
+"""Methods for the conformance suite and the command line; the functions of islices do not call them.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -14,7 +14,7 @@ from islices.backend.contract import Array, optional
 
 
 class ForTheSuite(Arrays):
-    """The methods that only the conformance suite calls, not islices itself.
+    """The methods for the conformance suite and the command line; the functions of islices do not call them.
 
     Attributes
     ----------

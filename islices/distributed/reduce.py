@@ -84,7 +84,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Notes
     -----
     SPEC clause 25: the sum is the coalesced concatenation of every rank's coalesced gradient, in the order of ranks.
-    The same messages carry all leaves. Only a JAX program can differentiate through this function.
+    Between processes, the same messages carry all leaves. Only a JAX program can differentiate through the call.
 
     Examples
     --------

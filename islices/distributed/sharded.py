@@ -297,7 +297,8 @@ class ShardedTable:
         Notes
         -----
         SPEC clause 26. A rank that needs f distinct rows of other ranks sends 4 f bytes of row numbers and receives f
-        rows. The rank also sends the rows that the others need. The call has 3 collectives.
+        rows. The rank also sends the rows that the others need. The call has 3 collectives, or 4 with more than 26
+        ranks.
         """
         call = "ShardedTable.fetch"
 
@@ -383,7 +384,8 @@ class ShardedTable:
         The result has the bits of this rank's rows of `all_reduce` over gradients of the whole table. Each rank's rows
         are coalesced and then added in the order of ranks; 16-bit values are added in float32 and rounded once. A dense
         grad contains every row of its batch except the padding row. The call sends one bit per fetched row, and the
-        rows of the gradient, in 2 collectives. SPEC clause 26.
+        rows of the gradient, in 2 collectives. There is one more with more than 26 ranks, and one more if grad is None
+        on some ranks only. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 

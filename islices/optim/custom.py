@@ -88,8 +88,8 @@ def custom(
 
     Notes
     -----
-    Compiled kernels run rules that neither call `row_mean` nor contain literal numbers, and have at most three states,
-    all in state or all in row_state. SPEC clause 16.
+    Compiled kernels run a rule if its source can be read, and the rule neither calls `row_mean` nor contains literal
+    numbers. The rule may have at most three states, all in state or all in row_state. SPEC clause 16.
 
     Examples
     --------

@@ -215,8 +215,8 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
-            The dtype is the table's; a 16-bit table also accepts float32. Duplicates are summed first. A dense gradient
-            contains every row. With None nothing changes.
+            The dtype is the table's; a 16-bit table also accepts float32. Duplicates are summed first, except with
+            duplicates="raw". A dense gradient contains every row. With None nothing changes.
         state : dict; or the structure of table, with dicts
             The result of `init` or of the previous step.
         donate : bool
@@ -239,8 +239,7 @@ class Optimizer:
 
         Notes
         -----
-        Frameworks cannot differentiate through a step. In traced code, slices out of range are ignored. SPEC clauses
-        15 and 16.
+        No gradient passes through a step. In traced code, slices out of range are ignored. SPEC clauses 15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 

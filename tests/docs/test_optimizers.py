@@ -82,7 +82,7 @@ Optimizer
 Raises
 ------
 TypeError, ValueError, IndexError
-    A hyperparameter is invalid, or this semantics does not support it.
+    An argument is invalid, or this semantics does not support it.
 
 Notes
 """

@@ -34,7 +34,8 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
     Parameters
     ----------
-    inner : optax.GradientTransformationExtraArgs updates, params, extra
+    inner : optax.GradientTransformationExtraArgs
+    updates, params, extra
         The arguments of the next update. The probe uses small arrays of the same structure and row shapes. Traced
         values in `extra` are replaced by ones.
 

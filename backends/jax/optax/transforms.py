@@ -52,7 +52,7 @@ def clip_by_global_norm(
     replicated: Any = False,
 ) -> optax.GradientTransformation:
     """Clip by the global norm like `optax.clip_by_global_norm`, but sum duplicate rows before computing the norm;
-    indices do not change.
+    indices do not change. With semantics="tensorflow" or "keras", duplicates are not summed.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def clip_by_global_norm(
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
         The library whose formula gives the factor; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: all updates become NaN, FloatingPointError is raised (not in jit), or all
-        updates become 0.
+        The effect of a NaN or infinite norm. "propagate" applies the formula; the formula of "islices" makes all
+        updates NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
     group : str, tuple of str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient: the name of the mapped axis within shard_map, or "jax" between
         processes. Each rank passes its updates. See `islices.distributed.get_group`.
@@ -282,9 +282,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        A rule that ends in an addition to the weight (`additive` in its record): every rule except FTRL. Frozen rows,
-        duplicates="raw" and weight decay raise. For weight decay, chain ``on_rows(optax.add_decayed_weights(...))``
-        instead.
+        A rule that ends in an addition to the weight (`additive` in its record): every rule except FTRL and the rules
+        of `optim.custom`. Frozen rows, duplicates="raw" and weight decay raise. For weight decay, chain
+        ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
     -------

@@ -299,7 +299,7 @@ class Adamax(RowOptimizer):
 
 
 class Ftrl(RowOptimizer):
-    """FTRL-Proximal, whose l1 penalty makes rows exactly zero (McMahan et al. 2013, algorithm 1).
+    """FTRL-Proximal, whose l1 penalty makes weights exactly zero (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
@@ -532,7 +532,8 @@ class SGD(RowOptimizer):
     momentum : float or Tensor of one, default 0.0
         Momentum coefficient; 0 disables it.
     dampening : float or Tensor of one, default 0.0
-        From the second step on, the gradient is multiplied by 1 - dampening before it is added to the buffer.
+        The gradient is multiplied by 1 - dampening before it is added to the buffer; with semantics="torch" only from
+        the second step on.
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that the step updates.
     nesterov : bool, default False
@@ -590,7 +591,7 @@ class SparseAdam(RowOptimizer):
     maximize : bool
         True maximizes the objective: steps follow the gradient upwards.
     **options
-        See `RowOptimizer`: frozen, master, max_norm and others. rows is "touched" and semantics is "torch".
+        See `RowOptimizer`: frozen, master, max_norm and others. By default rows is "touched", and semantics "torch".
 
     Raises
     ------

@@ -81,8 +81,8 @@ class RowOptimizer(torch.optim.Optimizer):
         gradient is zero.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics defines the defaults of
-        hyperparameters that are None; "islices" uses torch's defaults. For a dense gradient the formula of rows="all"
-        is used, if the semantics has one.
+        hyperparameters that are None; "islices" uses torch's defaults if torch has the optimizer. For a dense gradient
+        the formula of rows="all" is used, if the semantics has one.
     maximize : bool
         True maximizes the objective: steps follow the gradient upwards.
     frozen : 1-D integer Tensor or list, or boolean mask, optional

@@ -68,7 +68,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to Tensor
         Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
         (1,). Parameters that no step has updated are missing. The arrays are those of the optimizer, not copies, except
-        for "step" and arrays that torch stores sparse.
+        for torch.optim's "step" and arrays that torch stores sparse.
 
     Raises
     ------
@@ -183,16 +183,15 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
         `states` lacks keep their state.
     semantics : str, optional
         The framework whose optimizer made the arrays: "torch" for torch.optim. `semantics` is required for momentum and
-        for amsgrad's maximum, because frameworks store these arrays differently. If the framework's momentum includes
-        the learning rate, the momentum is divided by the group's present learning rate.
+        for the amsgrad maximum of Adam, because frameworks store these arrays differently. If only one of the two
+        formulas includes the learning rate in its momentum, the group's present learning rate converts the momentum.
 
     Raises
     ------
     TypeError, ValueError
         A name in `states` is no parameter that the optimizer steps, or an array is unknown to the optimizer, missing,
         or of another shape. `semantics` is required and missing, or names a framework with an incompatible maximum
-        (optax's amsgrad). Momentum must be divided by the learning rate, and the learning rate is 0. The call changes
-        no state.
+        (optax's amsgrad). The learning rate must convert the momentum, and is 0. The call changes no state.
 
     Examples
     --------

@@ -294,7 +294,7 @@ def adam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----
@@ -367,7 +367,7 @@ def adamw(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----

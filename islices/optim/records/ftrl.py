@@ -203,7 +203,7 @@ def ftrl(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----

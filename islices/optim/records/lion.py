@@ -98,7 +98,7 @@ def lion(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----

@@ -298,7 +298,7 @@ def nadam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----

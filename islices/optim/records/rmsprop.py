@@ -204,7 +204,7 @@ def rmsprop(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid, or this semantics does not support it.
+        An argument is invalid, or this semantics does not support it.
 
     Notes
     -----

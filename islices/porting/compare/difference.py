@@ -30,9 +30,9 @@ class Difference(Reported):
     tensors : tuple of TensorDifference
         The measured differences of the tensors that both sides have.
     causes : tuple of Explanation
-        The explanations of the difference, with the most specific first. An explanation is one cause, or two causes
-        that act together; undoing it makes the sides equal. The tuple is empty if the sides are equal, or if no known
-        cause explains the difference.
+        The explanations of the difference, with the most specific first. An explanation is one cause, or several
+        causes that act together; undoing it makes the sides equal. The tuple is empty if the sides are equal, or if no
+        known cause explains the difference.
     only_a, only_b : tuple of str
         Tensors that only one side has.
     names : (str, str)

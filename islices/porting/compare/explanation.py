@@ -1,6 +1,6 @@
 """Define `Explanation`: the causes that make two sides equal, in words, with the evidence for these causes.
 
-An explanation has one or two causes; each cause needs enough evidence separately (`islices.porting.compare.evidence`).
+Each cause of an explanation needs enough evidence separately (`islices.porting.compare.evidence`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One cause that makes the sides equal, or two causes that make them equal together.
+    """One or more causes whose removal makes the sides equal: at most two for gradients, any number for steps.
 
     Attributes
     ----------

@@ -45,8 +45,9 @@ class Found:
     apart : float
         The distance of the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and tables
         between steps, the distance is relative to the tensor's norm. For clipped gradients, `apart` is the distance of
-        all tensors together, relative to the norm of all tensors. For the batch and the start, `apart` is the norm of
-        the difference. For steps and states, `apart` is the distance in one element.
+        all tensors together, relative to the norm of all tensors; without raw gradients, that of one tensor. For the
+        batch and the start, `apart` is the norm of the difference. For steps and states, `apart` is the distance in one
+        element.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str

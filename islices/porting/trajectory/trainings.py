@@ -63,7 +63,7 @@ class Parity(Reported):
     Attributes
     ----------
     equal : bool
-        True if rounding explains the distance in every step.
+        True if rounding explains the distance at every judged position of every step.
     stop : Stop or None
         The position where the trainings diverge; None if `equal` is True.
     steps : tuple of Verdict

@@ -51,7 +51,8 @@ class Verdict:
     gap : float
         The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
-        The distance of the tables before the step, relative to their norm, over the rows in the gradients.
+        The distance of the tables before the step, relative to their norm. For a table with sparse gradients, only the
+        rows in the gradients count.
     loss : (float, float)
         The losses of both sides; NaN if a side has no loss.
     same_bits : bool
