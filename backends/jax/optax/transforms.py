@@ -39,7 +39,8 @@ ROWS = ("touched", "all")
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)
 #: The attribute of `from_optim`'s update that holds the optimizer.
 OPTIMIZER = "islices_optimizer"
-Transformation: TypeAlias = optax.GradientTransformation
+#: chains pass further arguments, such as `value`, only to these
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
 # ---------------------------------------------------------------------- clips
@@ -282,8 +283,8 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        A rule that ends in an addition to the weight (`additive` in its record): every rule except FTRL and the rules
-        of `optim.custom`. Frozen rows, duplicates="raw" and weight decay raise. For weight decay, chain
+        A rule that ends in one addition to the weight: every rule except FTRL, nadam with semantics="torch", and the
+        rules of `optim.custom`. Frozen rows, duplicates="raw" and weight decay raise. For weight decay, chain
         ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
@@ -341,8 +342,8 @@ def _unfit(optimizer: Optimizer) -> str:
     record = RECORDS.get(optimizer.name)
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
-    if not record.additive:
-        return f"a rule that may compute weights anew ({optimizer.name})"
+    if not record.additive or "apart" in optimizer._formula.options:  # torch's NAdam subtracts twice
+        return f"a rule that does not end in one addition to the weight ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"
     if optimizer._formula.raw:
