@@ -246,7 +246,7 @@ def _slots(seen: Seen, raw: bool) -> Slots:
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
     if raw or leaf.coalesced:
-        return Slots(without_padding(leaf).values if raw else leaf.values)
+        return Slots(without_padding(leaf).values)
     slots = slots_of(leaf)
     return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
 
@@ -260,7 +260,7 @@ def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
         if seen.views is not None and not traced:  # these sums are internal: they stay on the host
             B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
-            leaf = (without_padding(leaf) if raw else coalesce_slices(leaf)).values
+            leaf = without_padding(leaf if raw else coalesce_slices(leaf)).values
         flat.append(Matrix(B, as_rows(B, leaf, 1)))
     return flat
 

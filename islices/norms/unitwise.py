@@ -361,7 +361,7 @@ def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
     check_float(*parts(leaf))
     along = check_axes(axes, len(shape_of(leaf)))
     if isinstance(leaf, IndexedSlices):
-        leaf = without_padding(leaf) if formula.raw else coalesce_slices(leaf)
+        leaf = without_padding(leaf if formula.raw else coalesce_slices(leaf))
     B, values = parts(leaf)
     units = units_of(B.shape(values), along)
     E, norms = _unit_norms(B, derivatives.constant(B, values), units)

@@ -114,6 +114,15 @@ def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
     assert float(table[1, 0]) == -float(np.float16(2050 / 3))
 
 
+def test_raw_duplicates_reach_the_rule() -> None:
+    raw = optim.adagrad(RATE, semantics="keras", duplicates="raw")
+    pair = (
+        run(o, weights(), [gradients(1), gradients(2)]) for o in (front.Stepped(raw), keras.optimizers.Adagrad(RATE))
+    )
+    for got, stock in zip(*pair, strict=True):
+        np.testing.assert_allclose(got, stock, rtol=24 * 2**-23)  # docs/formulas.md: k = 24
+
+
 def test_sparse_and_dense_micro_batches_meet() -> None:
     slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([1, 1]), tf.constant([3, 1]))
     dense = tf.constant([[10.0], [20.0], [30.0]])

@@ -12,7 +12,7 @@ from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_r
 
 from islices.cli import UsageError, main
 from islices.conformance.outputs import wrapped
-from islices.conformance.report import matrix, read, read_runs, remarks, summary
+from islices.conformance.report import matrix, read, remarks, summary
 from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
 from islices.conformance.report.markdown import markdown
@@ -68,8 +68,6 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     assert run.counts()["pass"] > 20
     assert not run.error
     assert run.modes == ["host"]
-    (one,) = read_runs("numpy", tmp_path / "report.jsonl")
-    assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
 
 
 def test_phases_are_for_who_waits_and_kept_nowhere(tmp_path: Path) -> None:
@@ -110,8 +108,6 @@ BROKEN: dict[str, tuple[str, str]] = {
         lines(header("x"), case("a", "great")),
         'line 2: outcome: got "great"; accepted are pass',
     ),
-    "a name that is a number": (WHOLE.replace('"clipping/a"', "7"), "line 2: id: got 7; accepted is a string"),
-    "NaN": (WHOLE.replace("0.25", "NaN"), "line 2: not JSON: NaN"),
     "nested deeply": (DEEP, "line 1: nested too deeply"),
     "a line without end": ('{"type": "' + "x" * MAX_LINE, "line 1: too large"),
 }
