@@ -409,6 +409,18 @@ def left_out_slots(backend: Backend) -> None:
     assert held in (([3.0, 5.0], []), ([3.0, 5.0], [0.0])), f"values {found.tolist()} at {places.tolist()}"
 
 
+@check("norms/empty-slots", "2", traced=True)
+def empty_slots(backend: Backend) -> None:
+    """Check that a compiled norm of coalesced slices ignores the values of an empty slot."""
+
+    def norm(values: Any, ids: Any) -> Any:
+        return islices.norm(islices.IndexedSlices(values, ids, (4, 1), coalesced=True, padded=True))
+
+    values, ids = np.array([[3.0], [4.0], [9.0]], np.float32), np.array([0, 1, 4], np.int32)
+    found = float(backend.to_numpy(backend.trace(norm)(backend.asarray(values), backend.asarray(ids))))
+    assert found == 5, f"the norm is {found}"
+
+
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
