@@ -1,7 +1,7 @@
 """Define the pytest plugin of islices: the options of the conformance suite, and the fixture `islices_judge`.
 
-If islices is installed, each run of pytest imports this module. The module is outside of the package, because importing
-the package loads NumPy. Until an option or a fixture is used, the module imports only pytest.
+If islices is installed, each run of pytest imports this module. The module imports only pytest until an option or a
+fixture is used.
 """
 
 from __future__ import annotations

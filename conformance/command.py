@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "A --command runs alone, or together with the backends that -b names. A result passes if its bits are equal. "
         "It counts as ≈ if it is within a bound of the specification (sums in another order, fused multiply-adds), "
         "which is not a failure. A call is a harness error if the program exits, exceeds --time-limit, or answers with "
-        "something that is not a value. Then the program starts again, up to 10 times.\n\n"
+        "something that is not a value. A program that exited starts again; after 10 such calls the run ends.\n\n"
         "marks in the matrix, with the number of cases except for ✓:\n"
         "  ✓  pass\n"
         "  ✗  fail\n"

@@ -1,7 +1,7 @@
 """Clip Gluon's gradients, dense or row_sparse, in place, with a function or in a Trainer.
 
 mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
-MXNet's function turns a sparse gradient into a whole table, and a NaN norm fills all rows. This module keeps the
+MXNet's function writes out a copy of the whole table, and a NaN norm fills all rows. This module keeps the
 gradient's type and rows, and a training script only changes its import.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.

@@ -106,8 +106,8 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's equivalents of islices' operations. "np.unique" in a label says that NumPy finds
-    the distinct rows on the host."""
+    """Return {label: call} for JAX's equivalents of one operation of islices. "np.unique" in a label says that NumPy
+    finds the distinct rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

@@ -21,7 +21,7 @@ MOST_LAYERS = 256
 def timed_calls(
     operation: str, values: Host, indices: Host, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for NumPy's equivalents of islices' operations."""
+    """Return {label: call} for NumPy's equivalents of one operation of islices."""
     shape = values.shape[1:]
 
     def unique_add_at() -> Sums:

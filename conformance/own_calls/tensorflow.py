@@ -68,7 +68,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for TensorFlow's equivalents of islices' operations.
+    """Return {label: call} for TensorFlow's equivalents of one operation of islices.
 
     TensorFlow has no public function that coalesces, and its clips treat duplicates as different rows. The labels name
     the code that users write instead.

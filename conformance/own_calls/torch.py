@@ -72,7 +72,7 @@ def _compressed_rows() -> torch.Tensor:
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for PyTorch's equivalents of islices' operations.
+    """Return {label: call} for PyTorch's equivalents of one operation of islices.
 
     `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The labels name the code that users write
     instead.

@@ -1,6 +1,6 @@
 """Run the process of an adapter: handshake, calls with a time limit, restarts and stray output.
 
-    suite    {"hello": "islices", "protocol": 1, "spec": "1.9"}
+    suite    {"hello": "islices", "protocol": 1, "spec": "1.11"}
     adapter  {"hello": "my kernels", "version": "0.3", "protocol": 1}
     suite    {"call": 1, "op": "coalesce", "args": [...], "kwargs": {...}}
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or

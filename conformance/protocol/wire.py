@@ -5,10 +5,10 @@ digits per byte. An array contains the bytes of its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
-    {"float": "000000000000f03f"}                             a number by itself: 8 bytes of float64 {"int":
-    "0300000000000000"}                               an integer by itself: 8 bytes, 16, 24, ... if it is wider [..],
-    {"tuple": [..]}, {"dict": {..}}                     containers "text", true, null
-    themselves
+    {"float": "000000000000f03f"}                             a number by itself: 8 bytes of float64
+    {"int": "0300000000000000"}                               an integer by itself: 8 bytes, 16, 24, ... if it is wider
+    [..], {"tuple": [..]}, {"dict": {..}}                     containers
+    "text", true, null                                        themselves
 
 JSON numbers occur only in shapes.
 

@@ -15,8 +15,8 @@ from islices.porting.trajectory.folder import step_files
 from islices.porting.trajectory.verdict import ORDER
 
 EPILOG = """\
-Each folder holds the steps of a training, written by islices.Recorder or the Recorders for torch, Keras, JAX and
-Gluon. parity stops at the first step that rounding does not explain. It names the first position that differs in this
+Each folder holds the steps of a training, written by islices.Recorder or the recorders for torch, Keras and
+JAX. parity stops at the first step that rounding does not explain. It names the first position that differs in this
 step (batch, start, between, outputs, loss, gradients, clipped, step, state) and the cause (docs/parity.md).
 
 examples

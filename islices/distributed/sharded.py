@@ -74,7 +74,7 @@ class ShardedTable:
 
     Notes
     -----
-    SPEC clause 26; docs/distributed.md lists the messages of each call.
+    SPEC clause 26.
 
     Examples
     --------

@@ -187,7 +187,7 @@ def save_sharded(
     Raises
     ------
     TypeError, ValueError, OSError
-        Raised on the rank that cannot save. An old checkpoint remains valid.
+        This rank cannot save, or the ranks' tables, states or metadata differ. An old checkpoint remains valid.
     RankError, RankTimeout
         Another rank could not save.
 

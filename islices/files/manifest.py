@@ -181,8 +181,8 @@ class Giver:
         self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
-        """Return an array of the framework with one element of the dtype; raise TypeError if the framework does not
-        have the dtype."""
+        """Return the framework's array for one element of the dtype, or raise TypeError. JAX without x64 stores int64
+        as int32."""
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:

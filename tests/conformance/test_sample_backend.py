@@ -1,7 +1,5 @@
 """Test the sample adapter, installed like an external one: islices finds, lists, runs and reports it like a built-in
 adapter.
-
-For each of six mistakes in an adapter, a case of the violated clause fails.
 """
 
 from __future__ import annotations

@@ -104,8 +104,7 @@ class Parity(Reported):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields by name and `same_bits`, as a dict that json.dumps accepts; docs/parity.md describes the
-        keys."""
+        """Return the fields by name and `same_bits`, as a dict that json.dumps accepts."""
         return {**super().to_json(), "same_bits": self.same_bits}
 
     def _figure(self) -> Any:
@@ -133,7 +132,7 @@ def parity(
         A folder that `Recorder` wrote, a folder with files step-1.safetensors ... that `islices.save` wrote, or an
         iterable of steps. A step is a dict with the positions of `Recorder.step`, and optionally its number ``step``
         and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``, ``gradients``,
-        ``clipped``, ``tables_after`` and ``state_after``. Each step needs gradients or tables.
+        ``clipped``, ``tables_after`` and ``state_after``. The first step needs gradients or tables.
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
