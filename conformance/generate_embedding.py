@@ -274,7 +274,7 @@ def ragged_samples() -> Iterator[Case]:
 
 
 def whole(dtype: str, shape: Shape, seed: str, most: int = 3) -> Array:
-    """Return an array of integers from -most to most. Products and sums of such integers are exact in any order."""
+    """Return an array of integers from -most to most, whose products and sums are exact in any order."""
     rng = random.Random(f"whole/{dtype}/{shape}/{seed}")
     return Array(dtype, shape, [float(rng.randint(-most, most)) for _ in range(math.prod(shape))])
 

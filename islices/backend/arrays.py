@@ -254,7 +254,7 @@ class Arrays(Part):
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        """Return values multiplied ("mul") or divided ("div") by scalars in order, with each step rounded.
+        """Return values multiplied and divided by scalars in order. A step, ("mul" or "div", scalar), rounds.
 
         For 16-bit floats the steps are computed in float32, and the result is rounded to 16 bits once.
         """

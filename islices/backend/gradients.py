@@ -206,7 +206,8 @@ class Gradients(Arrays):
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
         leaves, or the string "auto" or "always". If `fn` reads a marked leaf other than by rows, the method raises
-        TypeError; if `sparse` is a string, the leaf's gradient is dense instead. `fn` has checked the loss.
+        TypeError; if `sparse` is a string, the leaf's gradient is dense instead. `fn` checks the loss before it
+        returns.
         """
         raise self.lacks(
             "differentiate_rows",

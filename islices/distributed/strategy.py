@@ -13,8 +13,9 @@ rows sends (R - 1) max n_r rows by gather. So the formulas use R max n_r instead
 costs are n (R - 1) bytes in 1 collective by gather, and 2 n (R - 1) / R bytes in 2 collectives by ranges. A collective
 costs one latency for each other rank.
 
-U is unknown at the time of the choice, so half of all rows are assumed to be distinct. If all are distinct, ranges send
-1 / R more bytes than gather. If all ranks have the same rows, ranges send 2 / R of gather's bytes. SPEC clause 25.
+`all_reduce` chooses before it knows U. It assumes that half of the ranks' rows are distinct. If all are distinct,
+ranges send 1 / R more bytes than gather. If all ranks have the same rows, ranges send 2 / R of gather's bytes. SPEC
+clause 25.
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel that sums rows with the same index and adds the terms of the sums to bins.
+    """Return the kernel that sums rows with the same index, and adds the square or absolute value of each sum's
+    elements to bins.
 
     The arguments are those of `dense_kernel`.
     """

@@ -23,7 +23,7 @@ class ClipFormula(NamedTuple):
 
     If `raw`, duplicates are not summed. If `wide`, the norm is float64. Every formula multiplies by max_norm / (norm +
     slack) or by 1. Where this quotient is exactly 1, the derivative is the quotient's derivative. The formula of
-    islices (`wide`) is an exception: there the factor is a constant.
+    islices (`wide`) is an exception: where norm equals max_norm, its factor is the constant 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]

@@ -250,7 +250,7 @@ class Units(NamedTuple):
 
     @property
     def sizes(self) -> Shape:
-        """The shape in which one number per unit broadcasts with the array."""
+        """Return the array's shape with 1 for each reduced axis: the shape of an array with one number per unit."""
         return tuple(1 if k in self.axes else n for k, n in enumerate(self.shape))
 
     @property

@@ -69,8 +69,8 @@ class Record:
     presets : mapping of str to Preset
         The preset of each semantics.
     decoupled : bool, optional
-        The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag, or
-        if the flag is one of the arguments.
+        The fixed value of torch's flag decoupled_weight_decay for this optimizer, or None. The value is None if
+        torch's class lacks the flag, or if `arguments` contains it.
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str

@@ -54,7 +54,8 @@ class Options(TypedDict, total=False):
 
 
 class Made(NamedTuple):
-    """The optimizers of islices.optim for a group, and the values of the group from which `made_from` made them."""
+    """The optimizers of islices.optim for a parameter group's sparse and dense gradients, and the group's values that
+    define the two."""
 
     sparse: Optimizer
     dense: Optimizer
