@@ -411,14 +411,45 @@ def left_out_slots(backend: Backend) -> None:
 
 @check("norms/empty-slots", "2", traced=True)
 def empty_slots(backend: Backend) -> None:
-    """Check that a compiled norm of coalesced slices ignores the values of an empty slot."""
+    """Check that compiled norms and clips of coalesced slices ignore the values of an empty slot."""
+    given = backend.asarray(np.array([[3.0], [4.0], [9.0]], np.float32)), backend.asarray(np.array([0, 1, 4], np.int32))
 
-    def norm(values: Any, ids: Any) -> Any:
-        return islices.norm(islices.IndexedSlices(values, ids, (4, 1), coalesced=True, padded=True))
+    def norms(values: Any, ids: Any) -> Any:
+        s = islices.IndexedSlices(values, ids, (4, 1), coalesced=True, padded=True)
+        raw = islices.clip_by_global_norm([s], 1.0, semantics="tensorflow")[1]
+        return islices.norm(s), raw, islices.norm(islices.clip_by_norm(s, 2.5, axes=[0]))
 
-    values, ids = np.array([[3.0], [4.0], [9.0]], np.float32), np.array([0, 1, 4], np.int32)
-    found = float(backend.to_numpy(backend.trace(norm)(backend.asarray(values), backend.asarray(ids))))
-    assert found == 5, f"the norm is {found}"
+    found = [float(backend.to_numpy(x)) for x in backend.trace(norms)(*given)]
+    assert found == [5, 5, 2.5], f"the norms are {found}"
+
+
+def raised(call: Callable[[], Any]) -> str:
+    """Return the type and the message of the error that a call raises, or a text with the result."""
+    try:
+        return f"no error, but {call()!r}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@check("errors/traced-rows", "13", traced=True)
+def traced_rows(backend: Backend) -> None:
+    """Check that compiled keep_rows raises for float rows, and for a mask of another length than the table."""
+    table = backend.asarray(np.ones((3, 1), np.float32))
+    keep = backend.trace(lambda rows: islices.keep_rows(table, rows))
+    for rows, expected in ((np.ones(3, np.float32), "TypeError"), (np.ones(2, np.bool_), "ValueError")):
+        found = raised(functools.partial(keep, backend.asarray(rows)))
+        assert found.startswith(expected), found
+        assert "rows: got" in found, found
+
+
+@check("errors/padding-becomes-a-row", "2")
+def padding_becomes_a_row(backend: Backend) -> None:
+    """Check that padded slices keep their number of rows, which is the index of their empty slots."""
+    plain = Slices(Array("float32", (2, 1), [1.0, 2.0]), Array("int32", (2,), [0, 3]), (3, 1), padded=True)
+    s = to_backend(backend, plain)
+    for change in (s.replace, functools.partial(islices.from_native, s)):
+        found = raised(functools.partial(change, dense_shape=(5, 1)))
+        assert found.startswith("ValueError: dense_shape: got 5 rows"), found
 
 
 # ---------------------------------------------------------------------- clips by other frameworks' formulas

@@ -116,7 +116,9 @@ class TensorflowBackend(Backend):
     def shape(self, x: Array) -> Shape:
         if x.shape.rank is None:
             # the name of a symbolic tensor is that of the argument of the traced function
-            raise ValueError(f"{x.name}: got a tensor of unknown rank; accepted is one whose rank is known")
+            raise ValueError(
+                f"{x.name.partition(':')[0]}: got a tensor of unknown rank; accepted is one whose rank is known"
+            )
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:

@@ -22,6 +22,7 @@ from islices.core.slices import (
     check_arrays,
     check_dense_shape,
     check_indices,
+    check_padding,
     check_values_dtype,
     is_known,
     shape_with_rows,
@@ -70,9 +71,12 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     True
     """
     if isinstance(x, IndexedSlices):
-        if dense_shape is None or check_dense_shape(dense_shape) == x.dense_shape:
+        shape = x.dense_shape if dense_shape is None else check_dense_shape(dense_shape)
+        if shape == x.dense_shape:
             return x
-        return x.replace(dense_shape=dense_shape)
+        check_padding(x, shape)
+        validate = check_flag(validate, "validate")
+        return IndexedSlices(x.values, x.indices, shape, coalesced=x.coalesced, padded=x.padded, validate=validate)
     backend = find_backend(x)
     if backend is None or not backend.is_native(x):
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
@@ -158,6 +162,23 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
         lambda B, v, i: B.select(v, i, B.in_range(i, rows), rows), s.backend, (s.values, s.indices)
     )
     return s._like(values, indices, padded=modes.keeps_slots(s.backend, values, indices))
+
+
+def counted(s: IndexedSlices, *, raw: bool = False) -> IndexedSlices:
+    """Return the slices that count in a norm: duplicates are summed unless `raw`, and empty slots contribute nothing.
+
+    In traced code, slots with an index out of range get zeros as values.
+    """
+    if not (raw or s.coalesced):
+        return coalesce_slices(s)  # type: ignore[no-any-return]
+    if not modes.is_traced(s.backend, s.values):
+        return without_padding(s)
+    rows = s.dense_shape[0]
+    values = modes.run(
+        lambda B, v, i: B.where(B.as_column(B.in_range(i, rows), v), v, B.zeros_like(v)),
+        s.backend, (s.values, s.indices),
+    )  # fmt: skip
+    return s._like(values)
 
 
 def _no_leaf(x: Any, argument: str) -> TypeError:

@@ -284,11 +284,8 @@ class IndexedSlices:
                 coalesced=self.coalesced and indices is None,
                 padded=self.padded,
             )
-            if self.padded and indices is None and replaced.dense_shape[0] != self.dense_shape[0]:
-                raise ValueError(
-                    f"dense_shape: got {replaced.dense_shape[0]} rows for padded slices of {self.dense_shape[0]}; "
-                    "accepted is the same number (outside of traces, islices.coalesce removes padding)"
-                )
+            if indices is None:
+                check_padding(self, replaced.dense_shape)
             return replaced
         new = self.values if values is None else values
         backend = _backend_of(new)
@@ -471,6 +468,16 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
     if dtype not in backend.float_dtypes and dtype not in INTEGERS:
         raise TypeError(
             f"{argument}: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
+        )
+
+
+def check_padding(s: IndexedSlices, shape: Shape) -> None:
+    """Raise ValueError if another shape for s would make rows of padding slots, whose index is the number of rows."""
+    rows = s.dense_shape[0]
+    if s.padded and rows is not None and shape[0] != rows:
+        raise ValueError(
+            f"dense_shape: got {shape[0]} rows for padded slices of {rows}; accepted is the same number (outside of "
+            "traces, islices.coalesce removes padding)"
         )
 
 

@@ -15,7 +15,7 @@ from islices import kernels
 from islices.backend import FLOATS, Array, Backend, Host, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
-from islices.core.conversion import accept, coalesce_slices, map_accepted, without_padding
+from islices.core.conversion import accept, coalesce_slices, counted, map_accepted, without_padding
 from islices.core.deferred import native_look
 from islices.core.host import quiet
 from islices.core.linear import as_float
@@ -246,7 +246,7 @@ def _slots(seen: Seen, raw: bool) -> Slots:
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
     if raw or leaf.coalesced:
-        return Slots(without_padding(leaf).values)
+        return Slots(counted(leaf, raw=raw).values)
     slots = slots_of(leaf)
     return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
 
@@ -260,7 +260,7 @@ def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
         if seen.views is not None and not traced:  # these sums are internal: they stay on the host
             B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
-            leaf = without_padding(leaf if raw else coalesce_slices(leaf)).values
+            leaf = counted(leaf, raw=raw).values
         flat.append(Matrix(B, as_rows(B, leaf, 1)))
     return flat
 
@@ -414,7 +414,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
 
 
 def _row_norms(leaf: Any, *, ord: float) -> Any:
-    leaf = coalesce_slices(leaf)
+    leaf = counted(leaf) if isinstance(leaf, IndexedSlices) else leaf
     B, values = parts(leaf)
     check_float(B, values)
     shape = shape_with_rows(leaf)

@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend, Shape
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import coalesce_slices, map_accepted, restored, without_padding
+from islices.core.conversion import counted, map_accepted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import same_shape, size_of
@@ -361,7 +361,7 @@ def measure_units(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
     check_float(*parts(leaf))
     along = check_axes(axes, len(shape_of(leaf)))
     if isinstance(leaf, IndexedSlices):
-        leaf = without_padding(leaf if formula.raw else coalesce_slices(leaf))
+        leaf = counted(leaf, raw=formula.raw)
     B, values = parts(leaf)
     units = units_of(B.shape(values), along)
     E, norms = _unit_norms(B, derivatives.constant(B, values), units)

@@ -343,7 +343,7 @@ def _unfit(optimizer: Optimizer) -> str:
     if record is None:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
     if not record.additive or "apart" in optimizer._formula.options:  # torch's NAdam subtracts twice
-        return f"a rule that does not end in one addition to the weight ({optimizer.name})"
+        return f"a rule that subtracts twice or computes weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"
     if optimizer._formula.raw:

@@ -84,28 +84,28 @@ class TensorFlowFtrl(KerasFtrl, Singles):
     narrow_dtype = "float32"
 
 
-def _kind(h: Hyper) -> tuple[str, ...]:
+def _kind(power: float) -> tuple[str, ...]:
     """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
 
     For any other power return the options with which the rule calls `power`.
     """
-    return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
+    return {-0.5: (), -1.0: ("linear",)}.get(power, ("exponent", "one"))
 
 
 def _islices(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator", positive=True))
-    return Formula(islices_ftrl, IslicesFtrl, state, "element", options=_kind(h))
+    return Formula(islices_ftrl, IslicesFtrl, state, "element", options=_kind(h["lr_power"]))
 
 
 def _keras(h: Hyper) -> Formula:
     state = (State("z"), State("n", single(h["initial_accumulator"])))
-    options = (*_kind(h), "everywhere")
+    options = (*_kind(h["lr_power"]), "everywhere")
     return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=ALL, raw=raw(h), options=options)
 
 
 def _tensorflow(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(h))
+    return Formula(tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(single(h["lr_power"])))
 
 
 # ---------------------------------------------------------------------- the record
