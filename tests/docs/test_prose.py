@@ -1,4 +1,4 @@
-"""Test that the prose lint counts planted faults."""
+"""Test that the prose lint counts planted faults and finds none in plain sentences."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ def told():
     twenty-five words onwards.
 
     >>> code()  # beside
+    """
+'''
+PLAIN = '''
+def step():
+    """Return your own table. Each row moves (once); no other row does.
+
+    Parameters
+    ----------
+    table : array, beside nothing
+        The weights.
     """
 '''
 
@@ -29,3 +39,7 @@ def test_planted_faults_are_counted() -> None:
     assert {k: counts[k] for k in (*prose.COUNTS, "words")} == {
         "Keras'": 1, "dates": 1, "test paths": 1, "identifiers": 0, "words": 0,
     }  # fmt: skip
+
+
+def test_plain_sentences_have_no_fault() -> None:
+    assert prose.figures(prose.measure("tests/x.py", PLAIN, set())[1]) == (0, 0, 0, 0)

@@ -19,6 +19,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "conform" in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert islices.__version__ in capsys.readouterr().out
+    assert main(["conform", "--help"]) == 0
+    assert "examples:" in capsys.readouterr().out
     assert main([]) == 2
 
 

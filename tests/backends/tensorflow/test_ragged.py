@@ -136,8 +136,16 @@ def test_gradients_reach_ragged_weights() -> None:
         ({"ids": sparse([0] * 6)}, ValueError, "tf.SparseTensor, which has no form for rows"),
         ({"ids": tf.SparseTensor([[0]], [1], [3]), "combiner": "sum"}, ValueError, "ids: .* 1 dimensions; .* two or"),
         ({"ids": tf.SparseTensor([[0, 9]], [1], [3, 4]), "combiner": "sum"}, ValueError, r"\[0, 9\] at position 0"),
-        ({"ids": RAGGED, "combiner": "sum", "weights": weighted(sparse(), True)}, ValueError, "weights: .* rows"),
-        ({"ids": RAGGED, "mask": tf.ragged.constant([[True] * 5])}, ValueError, "mask: .* rows"),
+        (
+            {"ids": RAGGED, "combiner": "sum", "weights": weighted(sparse(), True)},
+            ValueError,
+            "weights: got a tf.SparseTensor .* a tf.RaggedTensor with the ids' rows",
+        ),
+        (
+            {"ids": RAGGED, "mask": tf.ragged.constant([[True] * 5])},
+            ValueError,
+            "mask: got a tf.RaggedTensor .* a tf.RaggedTensor with the ids' rows",
+        ),
         ({"ids": tf.ragged.constant([[1.5]])}, TypeError, "ids: got .*float32"),
     ],
 )

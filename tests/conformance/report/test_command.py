@@ -20,7 +20,7 @@ from islices.conformance.report import read
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("r.md", "**"), ("r.HTM", "<!DOCTYPE html>"), ("r.txt", " ")],
+    [("r.md", "**"), ("r.html", "<!DOCTYPE html>"), ("r.HTM", "<!DOCTYPE html>"), ("r.txt", " ")],
 )
 def test_the_extension_says_the_format(name: str, begins: str, tmp_path: Path) -> None:
     source, target = tmp_path / "s.jsonl", tmp_path / name
@@ -135,6 +135,9 @@ def test_merge_refuses_other_questions(fact: str, tmp_path: Path, capsys: pytest
     assert f"{fact} 9.9 in {tmp_path}/1.jsonl (torch@1.0)" in message
     assert f"in {tmp_path}/0.jsonl (numpy@1.0)" in message
     assert not (tmp_path / "all.jsonl").exists()
+    assert main(["report", str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl")]) == 2, (
+        "nor are they shown side by side"
+    )
 
 
 def test_merge_refuses_a_column_that_comes_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,9 @@ def test_a_run_that_breaks_is_a_regression(tmp_path: Path, capsys: pytest.Captur
     status, found = diff(tmp_path, capsys, whole, crashed)
     assert status == 1
     assert {(c["kind"], c["id"]) for c in found["changes"]} == {("regression", "the run itself"), ("vanished", "b")}
+    status, found = diff(tmp_path, capsys, crashed, whole)
+    assert status == 0
+    assert sorted(c["kind"] for c in found["changes"]) == ["improvement", "new"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,10 @@ def test_other_vectors_need_common(tmp_path: Path, capsys: pytest.CaptureFixture
     status, found = diff(tmp_path, capsys, old, new, "--common")
     assert status == 1
     assert [c["id"] for c in found["changes"]] == ["b"]
+    nothing = lines(*run_of(header("jax"), case("a", "pass")))
+    (tmp_path / "new.jsonl").write_text(nothing)
+    assert main(["report", "diff", str(tmp_path / "old.jsonl"), str(tmp_path / "new.jsonl"), "--common"]) == 2
+    assert "no case" in capsys.readouterr().err
 
 
 def test_the_list_is_short_and_json_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_r
 
 from islices.cli import UsageError, main
 from islices.conformance.outputs import wrapped
-from islices.conformance.report import matrix, read, remarks, summary
+from islices.conformance.report import matrix, read, read_runs, remarks, summary
 from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
 from islices.conformance.report.markdown import markdown
@@ -68,6 +68,8 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     assert run.counts()["pass"] > 20
     assert not run.error
     assert run.modes == ["host"]
+    (one,) = read_runs("numpy", tmp_path / "report.jsonl")
+    assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
 
 
 def test_phases_are_for_who_waits_and_kept_nowhere(tmp_path: Path) -> None:
@@ -84,6 +86,7 @@ def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
     whole = lines(*run_of(header("numpy"), case("clipping/a", "pass"), case("clipping/b", "pass")))
     for text, words in (
         (whole.rsplit("\n", 2)[0] + "\n", "no footer"),
+        (whole[: len(whole) - 20], "no footer"),  # the process was killed while it wrote the last line
         (lines(header("numpy"), {"type": "start", "id": "clipping/a", "mode": "host"}), r"in clipping/a (host)"),
         ("".join(line for k, line in enumerate(whole.splitlines(True)) if k != 2), "counts 2 cases, and 1 stand"),
         (whole.replace('"exit": 0', '"exit": 3'), "pytest ended with 3"),
@@ -102,11 +105,21 @@ BROKEN: dict[str, tuple[str, str]] = {
     "empty": ("", "holds no run"),
     "not JSON": ("hello\n", "line 1: not JSON"),
     "broken in the middle": (WHOLE.replace('"id": "clipping/a"', '"id": clipping/a"', 1), "line 2: not JSON"),
+    "a list": ("[]\n", "line 1: got a JSON array"),
     "a type nobody knows": ('{"type": "x\\u001b"}\n', 'line 1: type: got "x\\u001b"'),
+    "another tool's lines": ('{"type": "case"}\n', "line 1: case: id is missing"),
     "a case before a header": (lines(case("a", "pass")), "line 1: a case line before any header"),
     "an outcome nobody knows": (
         lines(header("x"), case("a", "great")),
         'line 2: outcome: got "great"; accepted are pass',
+    ),
+    "no backend": (WHOLE.replace('"backend": "numpy", ', ""), "line 1: header: backend is missing"),
+    "a name that is a number": (WHOLE.replace('"clipping/a"', "7"), "line 2: id: got 7; accepted is a string"),
+    "a time below zero": (WHOLE.replace("0.25", "-1"), "line 2: seconds: got -1"),
+    "NaN": (WHOLE.replace("0.25", "NaN"), "line 2: not JSON: NaN"),
+    "counts that are a list": (
+        WHOLE.replace('{"pass": 1, "unsupported": 1}', "[]"),
+        "line 4: counts: got a JSON array",
     ),
     "nested deeply": (DEEP, "line 1: nested too deeply"),
     "a line without end": ('{"type": "' + "x" * MAX_LINE, "line 1: too large"),
@@ -218,6 +231,12 @@ def test_at_80_columns_groups_stand_beside_backends(
     assert main(["report", str(path)]) == 0
     output = re.sub(" +\n", "\n", capsys.readouterr().out)
     assert output.startswith(AT_A_GLANCE), output
+    monkeypatch.setenv("COLUMNS", "119")
+    assert main(["report", str(path)]) == 0
+    assert [*map(str.rstrip, capsys.readouterr().out.splitlines()[:11])] == AT_A_GLANCE.splitlines()[:11]
+    monkeypatch.delenv("COLUMNS")
+    assert main(["report", str(path), "-o", str(tmp_path / "r.txt")]) == 0
+    assert "  passed in" in (tmp_path / "r.txt").read_text("utf-8"), "a file is read anywhere"
 
 
 def test_the_terminal_shows_hostile_text_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
