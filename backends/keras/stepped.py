@@ -207,9 +207,6 @@ class Stepped(Coalesced):
         """Return True if duplicates are summed before the step, because a clip needs the sums."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
 
-    def _clips_sums(self) -> bool:
-        return not self.rule._formula.raw or self._sums_first()
-
     def _for_rule(self, grad: Any) -> Any:
         return grad
 

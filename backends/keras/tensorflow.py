@@ -37,13 +37,12 @@ class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(super()._all_reduce_sum_gradients(grads_and_vars))
         leaves = [accepted(g, v, validate=False) for g, v in pairs]
-        if self._clips_sums():
+        if self._sums_first():
             leaves = self._clip([summed(x) if isinstance(x, IndexedSlices) else x for x in leaves])
         natives = [to_native(g) if isinstance(g, IndexedSlices) else g for g in leaves]
         return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]
 
-    def _clips_sums(self) -> bool:
-        """Return False if the optimizer's rule needs unsummed duplicates and nothing is clipped."""
+    def _sums_first(self) -> bool:
         return True
 
     def _clip(self, grads: list[Any]) -> list[Any]:
