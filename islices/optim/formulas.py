@@ -64,6 +64,9 @@ class Formula:
         sum of the squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
+    additive : bool
+        True if the step ends in one addition to the weight, of a term that depends, except for decay, only on the
+        gradient and the state.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
@@ -80,6 +83,7 @@ class Formula:
     rows: tuple[str, ...] = ("touched", "all")
     raw: bool = False
     maximize: bool = False
+    additive: bool = True
     limits: Limits = field(default_factory=dict)
     options: tuple[str, ...] = ()
 

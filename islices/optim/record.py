@@ -83,8 +83,6 @@ class Record:
         Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from the common ones.
-    additive : bool
-        True if the step adds to the weight a term that depends, except for decay, only on the gradient and the state.
     """
 
     name: str
@@ -98,7 +96,6 @@ class Record:
     recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
     limits: Limits = field(default_factory=dict)
-    additive: bool = True
 
     def __post_init__(self) -> None:
         RECORDS[self.name] = self

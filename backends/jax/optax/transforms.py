@@ -339,10 +339,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 def _unfit(optimizer: Optimizer) -> str:
     """Return a description of the first option or rule that `from_optim` cannot support; "" if there is none."""
-    record = RECORDS.get(optimizer.name)
-    if record is None:
+    if optimizer.name not in RECORDS:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
-    if not record.additive or "apart" in optimizer._formula.options:  # torch's NAdam subtracts twice
+    if not optimizer._formula.additive:
         return f"a rule that subtracts twice or computes weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"

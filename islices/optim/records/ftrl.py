@@ -94,18 +94,20 @@ def _kind(power: float) -> tuple[str, ...]:
 
 def _islices(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator", positive=True))
-    return Formula(islices_ftrl, IslicesFtrl, state, "element", options=_kind(h["lr_power"]))
+    return Formula(islices_ftrl, IslicesFtrl, state, "element", options=_kind(h["lr_power"]), additive=False)
 
 
 def _keras(h: Hyper) -> Formula:
     state = (State("z"), State("n", single(h["initial_accumulator"])))
     options = (*_kind(h["lr_power"]), "everywhere")
-    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=ALL, raw=raw(h), options=options)
+    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=ALL, raw=raw(h), options=options, additive=False)
 
 
 def _tensorflow(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(single(h["lr_power"])))
+    return Formula(
+        tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(single(h["lr_power"])), additive=False
+    )
 
 
 # ---------------------------------------------------------------------- the record
@@ -135,7 +137,7 @@ FTRL = Record(
         "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS, within=300.0),
         "mxnet": Preset(
             {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0},
-            lambda h: Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element"),
+            lambda h: Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element", additive=False),
             "mx.optimizer.Ftrl",
             {"l1": "lamda1", "l2": "wd"},
         ),
@@ -146,7 +148,6 @@ FTRL = Record(
         "lr": Accepted("a finite number above 0, since FTRL divides by it", lambda x: 0 < x < math.inf),
         "lr_power": Accepted(f"-{LARGEST_POWER} < lr_power <= 0", lambda x: -LARGEST_POWER < x <= 0),
     },
-    additive=False,
 )
 
 

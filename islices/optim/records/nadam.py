@@ -212,7 +212,7 @@ def _torch(h: Hyper) -> Formula:
     # mu_product is a product that contains beta1 of each step so far
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
-    return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
+    return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, additive=False, options=options)
 
 
 # ---------------------------------------------------------------------- the record

@@ -32,12 +32,12 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
         name = "adamw"
     given = _arguments(RECORDS[name].presets, wanted)
     try:
-        getattr(optim, name)(**given)
+        optimizer = getattr(optim, name)(**given)
     except (TypeError, ValueError):  # islices does not have the optimizer
         return ""
     if wanted["rows"] == "touched":
         del given["rows"]  # "touched" is the default; if it is passed, the optimizer raises for dense gradients
-    if front == "jax" and (raw or decay or not RECORDS[name].additive):
+    if front == "jax" and (raw or decay or not optimizer._formula.additive):
         front = ""  # optax adds an update to the table, so other rules have no optax form
     if front == "torch":
         given = _for_torch(given, wanted)
