@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from errors import each_raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -199,7 +200,7 @@ def test_counts_of_a_table_of_one_row() -> None:
 
 # ---------------------------------------------------------------------- errors
 STATE, TABLE, M = optim.adam(0.1).init(np.zeros((3, 2))), np.zeros((3, 2)), RowMap([2, -1, 0], 3)
-REFUSED = [
+test_what_is_refused = each_raises([
     (lambda: RowMap([1, 0, 1]), ValueError, "old_ids: got old row 1 for the new rows 0 and 2"),
     (lambda: RowMap([0, -2]), IndexError, "old_ids: got -2 at position 1"),
     (lambda: RowMap([0.0]), TypeError, "old_ids: got"),
@@ -218,10 +219,4 @@ REFUSED = [
     (lambda: renumber(TABLE, [-1], STATE, state_fill={"m": 0}), ValueError, "state_fill: got nothing for .* 'v'"),
     (lambda: renumber({"a": TABLE, "b": TABLE[:2]}, [0]), ValueError, r"table\[b\]: got shape \(2, 2\).*tables="),
     (lambda: renumber({"a": TABLE}, [0], tables="b"), ValueError, "tables: got 'b', which no leaf is named; .* 'a'"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
-def test_what_is_refused(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+])  # fmt: skip

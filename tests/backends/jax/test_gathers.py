@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from errors import each_raises
 from numpy.testing import assert_allclose, assert_array_equal
 from suite_runs import run_code
 
@@ -335,22 +336,13 @@ def test_an_eager_step_compiles_once(caplog: Any) -> None:
     assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
 
 
-REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-    (
-        TypeError,
-        r"leaf '\[1\]', .*int32",
-        lambda: islices.value_and_grad(lambda p: out(p[0]), sparse=[False, True])([W, IDS]),
-    ),
-    (TypeError, "Table", lambda: islices.value_and_grad(carried, sparse=True)({"table": islices.Table(W)}, IDS)),
-    (NotImplementedError, "lookup", lambda: islices.value_and_grad(carried, sparse=True)(np.ones((3, 2)), IDS)),
-    (ValueError, "one number", lambda: islices.value_and_grad(lambda w: w[IDS], sparse=True)(W)),
-]
-
-
-@pytest.mark.parametrize(("error", "message", "call"), REFUSED, ids=[message for _, message, _ in REFUSED])
-def test_what_sparse_refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
-    with pytest.raises(error, match=message):
-        call()
+test_what_sparse_refuses = each_raises([
+    (lambda: islices.value_and_grad(lambda p: out(p[0]), sparse=[False, True])([W, IDS]), TypeError,
+     r"leaf '\[1\]', .*int32"),
+    (lambda: islices.value_and_grad(carried, sparse=True)({"table": islices.Table(W)}, IDS), TypeError, "Table"),
+    (lambda: islices.value_and_grad(carried, sparse=True)(np.ones((3, 2)), IDS), NotImplementedError, "lookup"),
+    (lambda: islices.value_and_grad(lambda w: w[IDS], sparse=True)(W), ValueError, "one number"),
+])  # fmt: skip
 
 
 # ---------------------------------------------------------------------- per sample

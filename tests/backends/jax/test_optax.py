@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from errors import each_raises
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -259,45 +260,38 @@ def test_wrappers_that_leave_leaves_alone(wrap: Any) -> None:
 
 # ---------------------------------------------------------------------- errors
 SLICES = gradient(0)["table"]
-WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "rows": (lambda: front.on_rows(optax.adam(0.1), rows="some"), ValueError, "rows: got 'some'; accepted are 'touch"),
-    "inner": (lambda: front.on_rows(0.1), TypeError, "inner: got .*GradientTransformation"),
-    "waiting": (
+test_bad_input = each_raises([
+    (lambda: front.on_rows(optax.adam(0.1), rows="some"), ValueError, "rows: got 'some'; accepted are 'touch"),
+    (lambda: front.on_rows(0.1), TypeError, "inner: got .*GradientTransformation"),
+    (
         lambda: front.on_rows(optax.MultiSteps(optax.sgd(0.1), 2)).init(START),
         ValueError,
         "inner: got optax.MultiSteps or apply_every.*islices.add",
     ),
-    "optimizer": (lambda: front.from_optim(optax.adam(0.1)), TypeError, "optimizer: got .*islices.optim"),
-    "ftrl": (lambda: front.from_optim(optim.ftrl(0.1)), ValueError, "accepted are those without .*ftrl"),
-    "decay": (lambda: front.from_optim(optim.adamw(0.1)), ValueError, r"without weight_decay; chain on_rows\(optax"),
-    "a table as update": (
+    (lambda: front.from_optim(optax.adam(0.1)), TypeError, "optimizer: got .*islices.optim"),
+    (lambda: front.from_optim(optim.ftrl(0.1)), ValueError, "accepted are those without .*ftrl"),
+    (lambda: front.from_optim(optim.adamw(0.1)), ValueError, r"without weight_decay; chain on_rows\(optax"),
+    (
         lambda: front.on_rows(optax.sgd(1)).update([Table(SLICES.values)], ()),
         TypeError,
         "updates: got",
     ),
-    "state": (
+    (
         lambda: front.from_optim(optim.adagrad(0.1)).update(SLICES, optim.adagrad(0.1).init(jnp.ones((4, DIM)))),
         ValueError,
         r"state\['accumulator'\]: got an array of shape \(4, 3\)",
     ),
-    "no elements": (
+    (
         lambda: train(front.on_rows(optax.adafactor(0.1, min_dim_size_to_factor=1)), START["table"], [SLICES]),
         ValueError,
         "treat each element by itself",
     ),
-    "touched": (
+    (
         lambda: train(front.from_optim(optim.adam(0.1, rows="touched")), jnp.ones((2, 1)), [jnp.ones((2, 1))]),
         ValueError,
         "^rows: got 'touched' and a dense gradient.*value_and_grad.*or rows left out",
     ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_bad_input(case: str) -> None:
-    call, kind, words = WRONG[case]
-    with pytest.raises(kind, match=words):
-        call()
+])  # fmt: skip
 
 
 def test_optax_missing(monkeypatch: pytest.MonkeyPatch) -> None:

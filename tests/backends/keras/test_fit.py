@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from errors import each_raises
 
 keras = pytest.importorskip("keras", minversion="3")
 BACKEND = keras.backend.backend()
@@ -193,19 +194,17 @@ class Own(keras.Sequential):  # type: ignore[misc]
         return super().train_step(*args)
 
 
-BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "no model": (lambda: front.row_sparse(keras.layers.Dense(1)), TypeError, r"model: .*is a keras\.Model"),
-    "optimizer": (lambda: fitted(made(), keras.optimizers.Muon(RATE)), TypeError,
+test_what_is_refused = each_raises([
+    (lambda: front.row_sparse(keras.layers.Dense(1)), TypeError, r"model: .*is a keras\.Model"),
+    (lambda: fitted(made(), keras.optimizers.Muon(RATE)), TypeError,
                   r"optimizer: got .*Muon.*, which takes dense gradients; accepted .* Coalesced"),
-}  # fmt: skip
+])  # fmt: skip
 if BACKEND == "jax":
     averaged = {"gradient_accumulation_steps": 2, "use_ema": True}
-    BAD["averages"] = (
-        lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **averaged)),
-        ValueError,
-        "use_ema: got True",
-    )
-    BAD["train_step"] = (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX")
+    test_what_jax_refuses = each_raises([
+        (lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **averaged)), ValueError, "use_ema: got True"),
+        (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX"),
+    ])  # fmt: skip
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of torch")
@@ -214,13 +213,6 @@ def test_a_model_of_jax_trains_on_torch_without_its_compiler() -> None:
     with pytest.warns(UserWarning, match="jit_compile: got True; torch.compile refuses .* Proceeding with"):
         model = fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
     assert model.jit_compile is False
-
-
-@pytest.mark.parametrize("label", BAD)
-def test_what_is_refused(label: str) -> None:
-    call, error, message = BAD[label]
-    with pytest.raises(error, match=message):
-        call()
 
 
 # ---------------------------------------------------------------------- other uses of the table

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from errors import each_raises
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
@@ -86,33 +87,26 @@ def test_indices_out_of_range_raise_before_anything_changes() -> None:
     assert int(optimizer.iterations) == 0
 
 
-BAD = {
-    "negative": (lambda: front.Adam(clipnorm=-1.0), ValueError, r"clipnorm: got -1.0; accepted .* above 0"),
-    "text": (lambda: front.Adam(clipnorm="1"), TypeError, r"clipnorm: got str '1'; accepted"),
-    "semantics": (lambda: front.Adam(clipnorm=1.0, semantics="torch"), ValueError, "clipnorm has islices"),
-    "nonfinite": (lambda: front.Adam(nonfinite="raise"), ValueError, "accepted are 'propagate', 'zero'"),
-    "rule": (lambda: front.Stepped("adam"), TypeError, "rule: got str 'adam'; accepted"),
-    "function": (lambda: front.Stepped(optim.adam(lambda step: 0.1)), TypeError, "rule: got a learning rate"),
-    "decay": (
+test_bad_input_is_named = each_raises([
+    (lambda: front.Adam(clipnorm=-1.0), ValueError, r"clipnorm: got -1.0; accepted .* above 0"),
+    (lambda: front.Adam(clipnorm="1"), TypeError, r"clipnorm: got str '1'; accepted"),
+    (lambda: front.Adam(clipnorm=1.0, semantics="torch"), ValueError, "clipnorm has islices"),
+    (lambda: front.Adam(nonfinite="raise"), ValueError, "accepted are 'propagate', 'zero'"),
+    (lambda: front.Stepped("adam"), TypeError, "rule: got str 'adam'; accepted"),
+    (lambda: front.Stepped(optim.adam(lambda step: 0.1)), TypeError, "rule: got a learning rate"),
+    (
         lambda: front.Stepped(optim.adam(0.1), weight_decay=0.1), ValueError, "weight_decay: got 0.1; .* rows='touched'"
     ),
-    "accumulation": (
+    (
         lambda: front.Stepped(optim.adam(0.1), gradient_accumulation_steps=1), ValueError, "gradient_accumulation_steps"
     ),
-    "frozen": (lambda: front.Stepped(optim.adam(0.1, frozen=[9])).build(weights()), IndexError,
+    (lambda: front.Stepped(optim.adam(0.1, frozen=[9])).build(weights()), IndexError,
                "^variable.*: frozen: got 9 .*MultiOptimizer"),
-    "touched": (
+    (
         lambda: front.Stepped(optim.adam(0.1, rows="touched")).apply([tf.ones((2, 1))], [tf.Variable(tf.ones((2, 1)))]),
         ValueError, r"^Variable:?\d*: rows: got 'touched' and a dense gradient.*row_sparse.*or rows left out",
     ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("label", BAD)
-def test_bad_input_is_named(label: str) -> None:
-    call, error, message = BAD[label]
-    with pytest.raises(error, match=message):
-        call()
+])  # fmt: skip
 
 
 # ---------------------------------------------------------------------- in model.fit

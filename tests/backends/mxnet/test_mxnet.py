@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mxnet as mx
 import numpy as np
 import pytest
+from errors import each_raises
 
 import islices
 
@@ -56,29 +55,14 @@ def test_what_nd_array_and_comparisons_make() -> None:
     assert islices.lookup(table, nd.array([0, 1]), offsets=nd.array([0, 1]), combiner="sum").shape == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+test_what_is_no_whole_number_or_no_id = each_raises(
     [
-        (
-            lambda t: lookup(t, nd.array([0, 1.5])),
-            TypeError,
-            "ids: got .*float32.* with 1.5 at position 1; .*whole",
-        ),
+        (lambda t: lookup(t, nd.array([0, 1.5])), TypeError, "ids: got .*float32.* with 1.5 at position 1; .*whole"),
         (lambda t: lookup(t, nd.array([0, np.nan])), TypeError, "ids: .*nan at position 1"),
         (lambda t: lookup(t, nd.array([1e30])), IndexError, r"ids: got 1e\+30 at position 0"),
-        (
-            lambda t: lookup(t, nd.array([0]), mask=nd.array([0.5])),
-            TypeError,
-            "mask: .* with 0.5 at position 0",
-        ),
-        (
-            lambda t: lookup(t, nd.array([0]), offsets=nd.array([0.5]), combiner="sum"),
-            TypeError,
-            "offsets: .*0.5",
-        ),
+        (lambda t: lookup(t, nd.array([0]), mask=nd.array([0.5])), TypeError, "mask: .* with 0.5 at position 0"),
+        (lambda t: lookup(t, nd.array([0]), offsets=nd.array([0.5]), combiner="sum"), TypeError, "offsets: .*0.5"),
         (lambda t: islices.IndexedSlices(t, nd.array([0, 1, 2]), (5, 1)), TypeError, "indices: got .*float32"),
     ],
+    nd.array([[1.0], [2.0], [4.0]]),
 )
-def test_what_is_no_whole_number_or_no_id(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(nd.array([[1.0], [2.0], [4.0]]))

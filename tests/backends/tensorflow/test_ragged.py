@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from errors import each_raises
 from numpy.testing import assert_allclose, assert_array_equal
 
 import islices
@@ -130,25 +131,26 @@ def test_gradients_reach_ragged_weights() -> None:
 
 
 # ---------------------------------------------------------------------- arguments that raise
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
+test_what_does_not_fit_raises = each_raises(
     [
-        ({"ids": sparse([0] * 6)}, ValueError, "tf.SparseTensor, which has no form for rows"),
-        ({"ids": tf.SparseTensor([[0]], [1], [3]), "combiner": "sum"}, ValueError, "ids: .* 1 dimensions; .* two or"),
-        ({"ids": tf.SparseTensor([[0, 9]], [1], [3, 4]), "combiner": "sum"}, ValueError, r"\[0, 9\] at position 0"),
+        (lambda t: lookup(t, sparse([0] * 6)), ValueError, "tf.SparseTensor, which has no form for rows"),
         (
-            {"ids": RAGGED, "combiner": "sum", "weights": weighted(sparse(), True)},
-            ValueError,
-            "weights: got a tf.SparseTensor .* a tf.RaggedTensor with the ids' rows",
+            lambda t: lookup(t, tf.SparseTensor([[0]], [1], [3]), combiner="sum"), ValueError,
+            "ids: .* 1 dimensions; .* two or"
         ),
         (
-            {"ids": RAGGED, "mask": tf.ragged.constant([[True] * 5])},
-            ValueError,
-            "mask: got a tf.RaggedTensor .* a tf.RaggedTensor with the ids' rows",
+            lambda t: lookup(t, tf.SparseTensor([[0, 9]], [1], [3, 4]), combiner="sum"), ValueError,
+            r"\[0, 9\] at position 0"
         ),
-        ({"ids": tf.ragged.constant([[1.5]])}, TypeError, "ids: got .*float32"),
+        (
+            lambda t: lookup(t, RAGGED, combiner="sum", weights=weighted(sparse(), True)), ValueError,
+            "weights: got a tf.SparseTensor .* a tf.RaggedTensor with the ids' rows"
+        ),
+        (
+            lambda t: lookup(t, RAGGED, mask=tf.ragged.constant([[True] * 5])), ValueError,
+            "mask: got a tf.RaggedTensor .* a tf.RaggedTensor with the ids' rows"
+        ),
+        (lambda t: lookup(t, tf.ragged.constant([[1.5]])), TypeError, "ids: got .*float32"),
     ],
-)
-def test_what_does_not_fit_raises(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        lookup(tf.constant(WEIGHTS), **options)
+    tf.constant(WEIGHTS),
+)  # fmt: skip

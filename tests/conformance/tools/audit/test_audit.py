@@ -110,14 +110,13 @@ def test_a_broken_probe_is_exit_code_3(
     assert "1 broken" in capsys.readouterr().err
 
 
-#: (arguments, part of the message)
-WRONG = [
-    (["-b", "tensorflaw"], "--backend: got 'tensorflaw'; accepted are "),
-    (["-b", "numpy", "-k", "no such words"], "-k: no probe matches 'no such words'"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-b", "tensorflaw"], "--backend: got 'tensorflaw'; accepted are "),
+        (["-b", "numpy", "-k", "no such words"], "-k: no probe matches 'no such words'"),
+    ],
+)
 def test_wrong_calls(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -155,17 +155,17 @@ def test_tensors_of_other_names_are_paired_on_request() -> None:
     assert islices.diff(G, [G]).equal
 
 
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"b": {"w": object()}, "a": {"w": G}}, TypeError, r"b\['w'\]"),
-    ({"names": "ab"}, TypeError, "names"),
-    ({"max_norm": -1.0}, ValueError, "max_norm"),
-    ({"padding_idx": 0.5}, TypeError, "padding_idx"),
-    ({"pair": {"q": "w"}}, ValueError, "pair"),
-    ({"a": {"w": G}, "b": {"w": G}, "before": {"q": G, "r": G}}, ValueError, "before"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "match"), BAD)
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        ({"b": {"w": object()}, "a": {"w": G}}, TypeError, r"b\['w'\]"),
+        ({"names": "ab"}, TypeError, "names"),
+        ({"max_norm": -1.0}, ValueError, "max_norm"),
+        ({"padding_idx": 0.5}, TypeError, "padding_idx"),
+        ({"pair": {"q": "w"}}, ValueError, "pair"),
+        ({"a": {"w": G}, "b": {"w": G}, "before": {"q": G, "r": G}}, ValueError, "before"),
+    ],
+)
 def test_bad_input_is_refused_by_name(call: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         islices.diff(**{"a": G, "b": G * 2, **call})

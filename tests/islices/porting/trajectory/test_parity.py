@@ -359,17 +359,17 @@ def test_recorder_adds_up(tmp_path: Path) -> None:
     assert saved["tables_after"]["t"].ravel().tolist() == [1, 1, 1]
 
 
-REFUSED = [
-    (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
-    (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
-    (lambda p: islices.Recorder(p).step(optimizer={"name": "best"}), ValueError, "optimizer: got the name 'best'"),
-    (lambda p: islices.parity({"gradients": 3}, []), TypeError, "accepted is a folder, or an iterable of steps"),
-    (lambda p: islices.parity([], [], ignore=["it"]), ValueError, "ignore: got 'it'"),
-    (lambda p: islices.parity([], [], optimizer=3), TypeError, "optimizer"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
+        (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
+        (lambda p: islices.Recorder(p).step(optimizer={"name": "best"}), ValueError, "optimizer: got the name 'best'"),
+        (lambda p: islices.parity({"gradients": 3}, []), TypeError, "accepted is a folder, or an iterable of steps"),
+        (lambda p: islices.parity([], [], ignore=["it"]), ValueError, "ignore: got 'it'"),
+        (lambda p: islices.parity([], [], optimizer=3), TypeError, "optimizer"),
+    ],
+)
 def test_refused(call: Callable[[Path], Any], error: type[Exception], message: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=message.replace("(", r"\(")):
         call(tmp_path)

@@ -17,6 +17,18 @@ START = (np.arange(48, dtype=np.float32).reshape(12, 4) - 24) / 48
 STEPS = 4
 
 
+def check_runs(folder: Path) -> None:
+    """Check that run a has all positions, and that run b, which has another learning rate, differs from step 1 on."""
+    found = islices.parity(folder / "a", folder / "a")
+    assert found.equal
+    assert found.same_bits == STEPS
+    assert found.notes == ()
+    assert {"batch", "outputs", "loss", "gradients", "clipped", "step"} <= set(found.steps[-1].positions)
+    found = islices.parity(folder / "a", folder / "b")
+    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
+    assert found.notes == ()
+
+
 # ---------------------------------------------------------------------- torch
 def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: float = 0.0, **options: Any) -> None:
     import torch
@@ -43,16 +55,8 @@ def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Pat
     options = {"lr": 0.1, **({"momentum": 0.5, "centered": True} if name == "RMSprop" else {})}
     make = getattr(torch.optim, name)
     torch_run(tmp_path / "a", lambda p: make(p, **options), sparse=sparse, clip=0.5)
-    found = islices.parity(tmp_path / "a", tmp_path / "a")
-    assert found.equal
-    assert found.same_bits == STEPS
-    assert found.notes == ()
-    judged = set(found.steps[-1].positions)
-    assert {"batch", "outputs", "loss", "gradients", "clipped", "step"} <= judged
     torch_run(tmp_path / "b", lambda p: make(p, **{**options, "lr": 0.1001}), sparse=sparse, clip=0.5)
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == ()
+    check_runs(tmp_path)
 
 
 def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
@@ -241,15 +245,8 @@ def test_keras_recorder(tmp_path: Path) -> None:
     assert np.abs(model.get_weights()[0] - plain.get_weights()[0]).max() < 1e-6, "recording changes nothing"
     assert not model.run_eagerly
     assert "train_step" not in vars(model)
-    found = islices.parity(tmp_path / "a", tmp_path / "a")
-    assert found.same_bits == STEPS
-    assert found.notes == ()
-    judged = set(found.steps[-1].positions)
-    assert {"batch", "outputs", "loss", "gradients", "clipped", "step"} <= judged
     keras_run(kind(**{**KERAS, "learning_rate": 0.1001}), STEPS, tmp_path / "b")
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == ()
+    check_runs(tmp_path)
 
 
 # ---------------------------------------------------------------------- JAX
