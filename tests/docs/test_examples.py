@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 #: example -> the frameworks that it needs
 NEEDS = {
     "clip_translation": ["torch"],
+    "continue_training": ["torch"],
     "cost_of_reducing": ["numpy"],
     "custom_optimizer": ["torch", "jax"],
     "data_parallel": ["torch"],
@@ -58,6 +59,10 @@ def test_clip_translation(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["global norm"] > 0.1
     assert figures["clipped"] == pytest.approx(0.1, rel=1e-5)
     assert "after:" in capsys.readouterr().out
+
+
+def test_continue_training() -> None:
+    assert run("continue_training")
 
 
 def test_cost_of_reducing() -> None:
