@@ -190,7 +190,7 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors that result if one side leaves one tensor unclipped, and clips the other tensors by their common
+    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common
     norm."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
