@@ -116,6 +116,7 @@ class TensorDifference:
 
     @property
     def same_shape(self) -> bool:
+        """Return True if the shapes agree. An unknown number of rows agrees with any number."""
         return same_shape(*self.shapes)
 
     @property
