@@ -55,9 +55,9 @@ def clip_grad_norm_(
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     norm_type : float
-        The order of the norm: 1, 2 or inf; without a group any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, it may be any number above 0.
     error_if_nonfinite : bool
         If True, raise RuntimeError if the norm is NaN or infinite. If False, such a norm is used like any other.
     foreach : bool, optional
@@ -143,9 +143,9 @@ def get_total_norm(
     tensors : Tensor or iterable of Tensor
         Dense or sparse tensors (COO, one sparse dimension) on any devices. Duplicate rows are summed first.
     norm_type : float
-        The order of the norm: 1, 2 or inf; without a group any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, it may be any number above 0.
     error_if_nonfinite : bool
-        Raise RuntimeError if the norm is NaN or infinite.
+        If True, raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     group : str, Group or an engine's group object, optional
@@ -216,7 +216,7 @@ def clip_grads_with_norm_(
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     total_norm : Tensor of one, or float
         The result of `get_total_norm`. You may first combine the norms of several processes or pipeline stages. If the
         norm is NaN, the gradients become NaN.
@@ -262,7 +262,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     clip_value : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     foreach : bool, optional
         Accepted for compatibility, without effect.
 
