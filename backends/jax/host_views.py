@@ -68,9 +68,9 @@ def put(array: Host, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Return the device on which a result should be, which is the device of `like`. Return None, so that JAX chooses,
-    in these cases: `like` is traced, is not a JAX array, is on several devices, or is uncommitted on the default
-    platform."""
+    """Return the device on which a result should be, which is the device of `like`. Return None, so that JAX chooses
+    the device, if `like` is traced, is not a JAX array, or is on several devices. Also return None if it is uncommitted
+    on the default platform."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)

@@ -88,8 +88,8 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
-    """Find the equations that are needed. Return (a dict that maps the id() of each such equation to the variables that
-    nothing reads after it, the set of variables that have a gradient).
+    """Find the equations that are needed. Return two results. The first is a dict that maps the id() of each such
+    equation to the variables that nothing reads after it. The second is the set of variables that have a gradient.
 
     An equation is needed if it has effects or if its results are used. If `every` is True, all equations are needed,
     and all results have a gradient.

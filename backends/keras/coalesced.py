@@ -25,8 +25,8 @@ CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A mixin that sums duplicates before a Keras optimizer clips gradients or does a step. Among the base classes, put
-    it before the optimizer's class.
+    """A mixin that sums duplicates before a Keras optimizer clips gradients or takes a step. Put it before the
+    optimizer's class among the base classes.
 
     Parameters
     ----------

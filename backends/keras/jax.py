@@ -92,8 +92,8 @@ def keep(variables: Sequence[Any]) -> None:
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """If the flag is true, call `step`, which changes the variables. If the flag is traced, call `step` and select
-    between old and new values, because a branch in XLA would copy tables."""
+    """Call `step`, which changes the variables, if the flag is true. If the flag is traced, call `step` and then select
+    between the old and the new values, because a branch in XLA would copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -140,7 +140,7 @@ class DenseSum:
         return IndexedSlices(found, ids, self.shape, coalesced=True, padded=True, validate=False)
 
     def clear(self, flag: Any = True) -> None:
-        """If the flag is true, remove all rows from the sum."""
+        """Remove all rows from the sum if the flag is true."""
         for x in (self.values, self.named):
             x.assign(jnp.where(flag, jnp.zeros_like(x.value), x.value))
 
@@ -157,7 +157,7 @@ class DenseSum:
 
 
 def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Add the gradients of a micro-batch to the sums. After the last micro-batch, do a step with the means."""
+    """Add the gradients of a micro-batch to the sums. After the last micro-batch, take a step with the means."""
     steps = optimizer.gradient_accumulation_steps
     is_last = (optimizer._iterations.value + 1) % steps == 0
     totals = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]

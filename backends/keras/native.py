@@ -2,7 +2,7 @@
 
 All three modules define the following names. `Hooks` is a base class that receives the gradients of a Keras optimizer.
 `methods` returns the methods with which `row_sparse` replaces the methods of a model. `cast`, `summed` and `divisible`
-convert gradients. `replicas` returns the number of replicas that do a step together, and `stock` returns the class of
+convert gradients. `replicas` returns the number of replicas that take a step together, and `stock` returns the class of
 one of Keras's optimizers.
 
 On TensorFlow and torch, variables change in place. So tensorflow.py and torch.py also define `writable`, and `cell`,

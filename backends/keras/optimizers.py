@@ -1,4 +1,4 @@
-"""Run Keras's optimizers with row-sparse gradients: sum duplicates, clip the sums, and then do Keras's step.
+"""Run Keras's optimizers with row-sparse gradients: sum duplicates, clip the sums, and then take Keras's step.
 
 May import: `keras`, the core, this folder.
 """

@@ -82,7 +82,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Wrap the methods of the model. Keras calls `set_model` before it builds the function for a step."""
+        """Wrap the methods of the model. Keras calls `set_model` before it builds the function that trains a step."""
         super().set_model(model)
         self._replaced.close()
         self._optimizer = model.optimizer  # not `self.model`, because on JAX a read of it ends the epoch's state

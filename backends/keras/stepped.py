@@ -78,7 +78,7 @@ class Stepped(Coalesced):
     gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to the weight decay of
     `rule`.
 
-    With ``gradient_accumulation_steps=k``, every k-th call does a step. Its gradient is the coalesced sum of k
+    With ``gradient_accumulation_steps=k``, every k-th call takes a step. Its gradient is the coalesced sum of k
     gradients, divided by k and then clipped. The sum is float32 for 16-bit variables. The accumulator stores only the
     rows that the k gradients contain, but on JAX it is an array of the table's size. As in Keras, a call ignores a
     variable whose gradient is None. SPEC clauses 16 and 24.

@@ -100,8 +100,8 @@ cast = tf.cast
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that do a step together in the strategy of the model or, if there is no model, in
-    the current strategy."""
+    """Return the number of replicas that take a step together. If there is no model, the current strategy counts, else
+    the strategy of the model."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 

@@ -74,7 +74,7 @@ def replicas(model: Any = None) -> int:
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """If the flag is true, call `step`, which changes the variables."""
+    """Call `step`, which changes the variables, if the flag is true."""
     if flag:
         step()
 

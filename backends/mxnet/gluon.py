@@ -115,10 +115,10 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Parameters
     ----------
     params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
-        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False, because a
-        kvstore adds up and applies the gradients in one operation, so that their sum could not be clipped.
+        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False. A kvstore
+        would add up and apply the gradients in one operation, so that their sum could not be clipped.
     clip_global_norm : float, optional
-        The largest norm of the gradients as the optimizer gets them, which is after division by the batch size of
+        The largest norm of the gradients as the optimizer gets them. They are then already divided by the batch size of
         `step` or `update`, and by the loss scale of mxnet.contrib.amp. If None, gradients are not clipped.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. With nonfinite="zero", the optimizer gets zeros, but momentum
@@ -129,8 +129,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     ------
     TypeError, ValueError
         clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. If clip_global_norm is set,
-        the Trainer also raises if update_on_kvstore is True, if a weight is row_sparse (because MXNet updates it in the
-        kvstore), or if the batch size is not above 0.
+        the Trainer also raises in three cases: update_on_kvstore is True, a weight is row_sparse, or the batch size is
+        not above 0. MXNet would update row_sparse weights in the kvstore.
 
     Notes
     -----

@@ -2,10 +2,9 @@
 
 This module works around the following properties of MXNet's autograd:
 
-- `autograd.grad` does not write to gradient buffers, but raises an error if the loss does not depend on a variable.
-  `backward` raises no error, but writes to the buffers of all other arrays. So this module calls `autograd.grad` with
-  the loss, and with one more head per variable, the size of the variable. The gradient of a size is zero, and MXNet
-  leaves zeros out of the sum.
+- `autograd.grad` raises an error if the loss does not depend on a variable. `backward` raises no error, but writes to
+  the gradient buffers of all other arrays. So this module calls `autograd.grad` with the loss, and with one more head
+  per variable, the size of the variable. The gradient of a size is zero, and MXNet leaves zeros out of the sum.
 - Without ``retain_graph``, MXNet releases the whole graph, even the part that was recorded outside of the
   differentiated function.
 - If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. It also ignores

@@ -3,12 +3,10 @@
 Each primitive consists of one or a few TensorFlow operations, so it runs on any device and in any traced code. The
 backend compensates for the following properties of TensorFlow:
 
-- Not all operations add rows from left to right, as `tf.scatter_nd` does on CPUs with any number of threads. So
-  `tf.scatter_nd` computes sums. (`tf.math.segment_sum` adds in another order; `tf.math.unsorted_segment_sum` has the
-  right order, but is slower with several threads.)
-- Grappler, which optimizes the graphs of tf.function, replaces divisions by products: with the reciprocal of a
-  constant, or with `rsqrt` for a root. It also merges products with constants, and reorders sums. `opaque` prevents all
-  this.
+- `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
+  several threads. So `tf.scatter_nd` computes sums. On CPUs, it adds from left to right with any number of threads.
+- Grappler, which optimizes the graphs of tf.function, replaces divisions by products with the reciprocal of a constant,
+  or with `rsqrt`. It also merges products with constants, and reorders sums. `opaque` prevents all this.
 - Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also
   work, but rewriting takes seconds, and tracing would take twice as long.
 - TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.

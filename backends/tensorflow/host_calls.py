@@ -8,11 +8,11 @@ operations are the other branch. The condition is True if a certain variable is 
 this process. XLA cannot compile the calls. So within XLA, in tf.vectorized_map and with accelerators, `kernels_here`
 returns None, and only TensorFlow's operations run.
 
-Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible:
-the thread with the lock may run the garbage collector, which may destroy an iterator, and the iterator's destructor
-waits for the pool. Numba compiles with a lock, so all kernels must be compiled before. For this purpose, the function
-that builds a graph first runs each call with a few zeros. Simultaneous steps wait for a mutex of TensorFlow, not for a
-Python lock.
+Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible.
+The thread with the lock may run the garbage collector, which may destroy an iterator, and the iterator's destructor
+waits for the pool. Compilation takes such a lock, so all kernels must be compiled before. For this purpose, the
+function that builds a graph first runs each call with a few zeros. Simultaneous steps wait for a mutex of TensorFlow,
+not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -347,8 +347,8 @@ def step(
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """Do an optimizer step that changes the arrays in `tables`. `given` contains the results of `_grouped`, the numbers
-    of the rule and, if there is one, the factor of the gradient."""
+    """Take an optimizer step that changes the arrays in `tables`. `given` contains the results of `_grouped`, the
+    numbers of the rule, and the factor of the gradient if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()

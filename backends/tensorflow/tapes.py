@@ -3,8 +3,8 @@ table.
 
 A tape records operations on watched tensors. The tape of this module watches the dense variables and the rows of each
 lookup, so it computes nothing of the table's size. Only outer tapes watch the weights and record reads of rows, so that
-second derivatives are right. If a lookup is in a graph that is traced separately, such as a loop body or an inner
-tf.function, it raises an error, because the tape cannot watch its rows. May import: `tensorflow`, the core, this
+second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
+in such a graph raises an error, because the tape cannot watch its rows. May import: `tensorflow`, the core, this
 folder.
 """
 
@@ -250,7 +250,7 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """If autograph is on in the surrounding tf.function, return `fn` rewritten by autograph, else `fn` itself.
+    """Let autograph rewrite `fn`, if it is on in the surrounding tf.function. Otherwise return `fn` itself.
 
     Autograph does not rewrite functions of islices, nor functions that they call. So this function passes `fn` to
     autograph.

@@ -349,8 +349,8 @@ class TorchBackend(Backend):
 def _view(x: Tensor) -> Host:
     """Return a NumPy view of a tensor in CPU memory. The view of a bfloat16 tensor has the dtype uint16.
 
-    Raise TypeError or RuntimeError if NumPy cannot view the tensor. This is the case if NumPy does not have the dtype,
-    or if the tensor is not in CPU memory, is wrapped by a transform, or has its negative bit set.
+    Raise TypeError or RuntimeError if NumPy cannot view the tensor. NumPy cannot view a tensor with an unknown dtype,
+    outside of CPU memory, wrapped by a transform, or with the negative bit set.
     """
     if x.requires_grad:
         x = x.detach()
@@ -400,8 +400,9 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
     Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if
     autograd records operations on one of them.
 
-    If `written` is True, the caller will write to the tensors. Then they may require gradients, but the result is None
-    unless each tensor is contiguous, is completely within its storage, and is not an inference tensor.
+    If `written` is True, the caller will write to the tensors. Then they may require gradients. But each tensor must be
+    contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result is
+    None.
     """
     if not plain_eager():
         return None

@@ -12,8 +12,8 @@ from islices.core.rows import coalesce
 class GradScaler(torch.amp.GradScaler):
     """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
-    torch's class sums duplicates only if they are float16. If finite duplicates in float32 or bfloat16 have an infinite
-    sum, torch's class does not detect the overflow, and the step writes infinity to the table.
+    torch's class sums duplicates only if they are float16. In float32 or bfloat16, finite duplicates may have an
+    infinite sum. torch's class does not detect this overflow, and the step writes infinity to the table.
 
     Notes
     -----

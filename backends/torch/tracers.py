@@ -1,9 +1,9 @@
 """Detect whether a transform, mode or tracer of torch is active, such as torch.func, fake tensors, torch.jit.trace or
 make_fx.
 
-If a transform, mode or tracer is active, the memory of a tensor does not describe the tensor completely, so NumPy must
-not compute with it. A transform wraps the tensors that it sees, and a tracer treats values that are read from its
-inputs as constants. May import: `torch`.
+If a transform, mode or tracer is active, the memory of a tensor is only a part of the tensor. So NumPy must not compute
+with it. A transform wraps the tensors that it sees, and a tracer treats values that are read from its inputs as
+constants. May import: `torch`.
 """
 
 from __future__ import annotations

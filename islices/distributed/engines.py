@@ -9,8 +9,8 @@ framework with the same name, and MPI sends the arrays of all other frameworks. 
 object with the functions of `Engine`. It may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
-    Returns the ranks on which the current program runs, or None if no program is running or being traced. `x` is the
-    caller's ``group=``. Frameworks need this function if their programs run on several ranks.
+    Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
+    the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, so that `default_group` can start the
     engine.

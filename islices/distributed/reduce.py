@@ -60,8 +60,8 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. The
         numbers of stored rows may differ. If a leaf is None on one rank, this rank contributes zeros and gets the
-        result; if the leaf is sparse, the result has the framework's sparse type. A leaf stays None if it is None on
-        every rank, or if the call is part of a program that runs on several ranks.
+        result. If the leaf is sparse, the result then has the framework's sparse type. A leaf stays None if it is None
+        on every rank, or if the call is part of a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
@@ -286,7 +286,8 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
     out.
 
     The zeros are arrays of the framework of this rank's other leaves. If this rank has no other leaves, they are arrays
-    of the framework that the first rank with leaves uses, or of NumPy if this rank cannot load that framework.
+    of the framework that the first rank with leaves uses. If this rank cannot load that framework, they are NumPy
+    arrays.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]

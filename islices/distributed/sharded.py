@@ -52,8 +52,8 @@ class ShardedTable:
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        If True, each contribution to a row's gradient is divided by the number of times that the row occurs in the
-        lookup of the contributing rank.
+        If True, each rank's contribution to the gradient of a row is divided by the number of times that the row occurs
+        in the rank's lookup.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class ShardedTable:
         weights : float array, shape (rows, *row_shape)
             The whole table. The shard is a copy of this rank's rows.
         group, **options
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
 
         Returns
         -------
@@ -192,13 +192,13 @@ class ShardedTable:
             *row_shape)``. The table may use this array without a copy. If the rows depend only on the row numbers, the
             table does not depend on the number of ranks.
         group : None, str, Group or an engine's own object
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
             The dtype to which the rows are rounded. By default, the dtype of the rows that `init` returns.
         like : str, Backend or array
             The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables too.
         **options
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
 
         Returns
         -------
@@ -433,7 +433,7 @@ class ShardedTable:
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
     ) -> dict[str, Array]:
-        """Do one optimizer step on the whole table. Each rank changes only its rows.
+        """Take one optimizer step on the whole table. Each rank changes only its rows.
 
         Parameters
         ----------
@@ -464,9 +464,9 @@ class ShardedTable:
         Notes
         -----
         Before any weight changes, all ranks check their arguments, and report the result to each other. So if the call
-        raises, it has changed nothing on this rank. If a rank dies while the ranks exchange results, some ranks may do
-        the step while others raise. Then the step count in the state shows which ranks have done the step. No rank does
-        only a part of a step. SPEC clauses 16 and 26.
+        raises, it has changed nothing on this rank. If a rank dies while the ranks exchange results, some ranks may
+        take the step while others raise. Then the step count in the state shows which ranks have taken the step. No
+        rank takes only a part of a step. SPEC clauses 16 and 26.
         """
 
         def prepare() -> Preflight[Request]:

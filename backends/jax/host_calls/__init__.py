@@ -8,8 +8,8 @@ threads (`frames`).
 
 The code relies on the following properties of XLA's C API (xla/ffi/api/c_api.h in `jax.ffi.include_dir()`):
 
-- The call frame contains the extension, the functions of the API, the context, operands, results and attributes at
-  fixed positions. Attributes are numbers, sorted by their names.
+- In the call frame, the extension, the functions of the API, the context, operands, results and attributes are at fixed
+  positions. Attributes are numbers, sorted by their names.
 - A buffer contains its address and its dimensions at fixed positions. Dtypes are known when the program is lowered.
 - Two functions have fixed arguments: one passes a task to XLA's threads, the other releases the error of a rejected
   task.

@@ -1,7 +1,7 @@
 """Define the operations that compiled handlers run, as templates for numba. Each call of a template computes one part
 of an operation on the buffers of a frame.
 
-One operation groups the slots by row. The operations that sum rows, compute norms or do optimizer steps get these
+One operation groups the slots by row. The operations that sum rows, compute norms or take optimizer steps get these
 groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do not raise
 errors, and read all sizes from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the name under which
 XLA knows an operation.
@@ -158,14 +158,14 @@ def _states(count: int, dtype: Any) -> Any:
 
 
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
-    """Return XLA's name for the operation that does an optimizer step. If `scaled` is True, the last element of the
+    """Return XLA's name for the operation that takes an optimizer step. If `scaled` is True, the last element of the
     operand `numbers` is a factor of the gradient."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
     states = _states(len(formula.state), wide)
 
     def step(frame, part, parts):
-        """Do an optimizer step that changes the table and the states in place. The operands are ``(values, order,
+        """Take an optimizer step that changes the table and the states in place. The operands are ``(values, order,
         starts, named, ids, numbers, table, *states)``."""
         order, starts, _, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids = matrix(operand(frame, 0), stored_values), vector(operand(frame, 4), U64)

@@ -49,12 +49,15 @@ def apply_updates(params: Any, updates: Any) -> Any:
 
     Parameters
     ----------
-    params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
-    updates : tree of the same structure, of arrays, `IndexedSlices`, and None, which leaves a parameter unchanged
+    params : tree of arrays, `islices.Table` and None
+        The parameters. None stays None with any update.
+    updates : tree of arrays, `IndexedSlices` and None
+        The updates, in a tree of the same structure. None leaves a parameter unchanged.
 
     Returns
     -------
-    params, of the same types
+    tree
+        The new parameters, with the same types as `params`.
 
     Raises
     ------

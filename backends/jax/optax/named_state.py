@@ -84,7 +84,8 @@ def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
 
 
 def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays. The `start_from` of any framework accepts them.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
+    framework.
 
     Parameters
     ----------

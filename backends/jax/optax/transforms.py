@@ -68,8 +68,8 @@ def clip_by_global_norm(
         The ranks over which one gradient is distributed. Within shard_map, pass the name of the mapped axis; between
         processes, pass "jax". Each rank passes its updates. See `islices.distributed.get_group`.
     replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
-        True for leaves that are the same on every rank, such as dense gradients after a psum. These leaves count only
-        once in the norm.
+        True for leaves that are the same on every rank, such as dense gradients after a psum. They count only once in
+        the norm.
 
     Returns
     -------
@@ -216,8 +216,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
         do so. `on_rows` rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as
         in adafactor, and noise.
     rows : {"touched", "all"}
-        With "touched", rows that a sparse gradient does not contain keep their bits in the parameters and in the state,
-        and take no time. With "all", gradients become dense, every row is updated as in optax, and the update is dense.
+        With "touched", the other rows of the parameters and of the state keep their bits, and take no time. With "all",
+        gradients become dense, every row is updated as in optax, and the update is dense.
 
     Returns
     -------

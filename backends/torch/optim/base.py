@@ -76,10 +76,10 @@ class RowOptimizer(torch.optim.Optimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
         The parameters, or groups of parameters, in any form that torch.optim accepts.
     rows : {"touched", "all"}, optional
-        The rows that a sparse gradient updates: "touched" are the rows that the gradient contains, and "all" are all
-        rows, which are updated with the formula for dense gradients. The default is "touched". If the semantics does
-        not define this, the default is "all", and the first step warns. If you pass "touched", a step raises an error
-        for a dense gradient that would change rows whose gradient is zero.
+        The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
+        "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics does not
+        define this, the default is "all", and the first step warns. If you pass "touched", a step raises an error for a
+        dense gradient that would change rows whose gradient is zero.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
         hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,

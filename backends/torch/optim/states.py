@@ -54,7 +54,8 @@ def _named(model: Any) -> dict[str, Tensor]:
 
 # ---------------------------------------------------------------------- reading
 def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays. The `start_from` of any framework accepts them.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
+    framework.
 
     Parameters
     ----------

@@ -54,8 +54,8 @@ class Whole:
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
-        """Return one tensor of both sides. `raw` is the gradient before clipping. `table` is the table that a
-        regularizer may have added to the gradient. A table with a different row shape is ignored."""
+        """Make a `Whole` from both sides of a tensor. `raw` is the gradient before clipping. `table` is the table that
+        a regularizer may have added to the gradient. A table with a different row shape is ignored."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count

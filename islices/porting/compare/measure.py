@@ -64,7 +64,7 @@ class TensorDifference:
     equal : bool
         True if the dtypes, shapes, rows and bits are the same.
     comparable : bool
-        False if the rows of both sides have different shapes. Then, of the attributes below, only `kinds` to `norms`
+        False if the rows of both sides have different shapes. Then only `kinds`, `dtypes`, `shapes`, `slots`, `norms`
         and `notes` are measured.
     kinds, dtypes, shapes, slots, norms : pairs, of a and of b
         `kinds` contains texts such as "torch sparse". `slots` contains the numbers of stored rows, with duplicates.

@@ -65,8 +65,8 @@ def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: 
     """Return the explanations that make both sides equal. They consist of changes, or of changes and a factor. `tried`
     yields pairs of (a comparison, the comparisons after one more change).
 
-    If `exactly` is True, an explanation must make the bits equal. If any explanation is found that needs no factor
-    estimated from the elements, explanations with such a factor are left out.
+    If `exactly` is True, an explanation must make the bits equal. Explanations with a factor that was estimated from
+    the elements are left out if there is any other explanation.
     """
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()

@@ -1,11 +1,11 @@
 """Judge the tables and states after an optimizer step, element by element.
 
 A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
-allowance. Let R be the largest movement of any element of the tensor so far. After k steps, the allowance is
-(`ROUNDINGS` + k) eps R, plus the rounding of the table, plus 2 r R, plus the distance of the element before the step.
-Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
-states. If the terms of a gradient have cancelled, r is near 1. At such an element, Adagrad and Adam make a full step in
-the direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them.
+allowance. Let R be the largest movement of any element of the tensor so far. After k steps, the allowance is the sum of
+(`ROUNDINGS` + k) eps R, the rounding of the table, 2 r R, and the distance of the element before the step. Here r is
+the relative distance between the inputs of the step on both sides; the inputs are the gradient and the states. If the
+terms of a gradient have cancelled, r is near 1. At such an element, Adagrad and Adam make a full step in the direction
+of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them.
 
 `Past` stores the numbers of earlier steps on which the allowance depends.
 
@@ -109,7 +109,7 @@ class Past:
         For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
         For each table, the relative distance between both sides' gradients. If both sides record the same arrays of the
-        optimizer's state, only the last step counts; else this is the maximum over all steps so far.
+        optimizer's state, only the last step counts. Otherwise, this is the maximum over all steps.
     """
 
     last: Steps | None = None
@@ -127,8 +127,8 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step, if all four
-    arrays have the same shape. A 0-d table becomes a 1-d array."""
+    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. All four
+    arrays must have the same shape. A 0-d table becomes a 1-d array."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]

@@ -1,7 +1,7 @@
 """Pair the tensors of both sides at the first step, and rename the tensors in every step of the second side.
 
 Frameworks store the weights of a dense layer in different layouts, (in, out) or (out, in). If a tensor of the second
-side is transposed at the first step, this module transposes it in every step, so that the layout does not count as a
+side is transposed at the first step, this module transposes it in every step. So the layout does not count as a
 difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
@@ -93,8 +93,8 @@ def _long(x: Leaf) -> tuple[Any, ...]:
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """If x and the other side's array differ only in axes of length one, return x with the shape of the other array.
-    Else return x unchanged."""
+    """Reshape x to the shape of the other side's array, if the shapes differ only in axes of length one. Else return x
+    unchanged."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
@@ -102,8 +102,8 @@ def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of both sides' first steps, by `pair` and by equal names. If the sides have no name in common,
-    pair the remaining tensors by shape.
+    """Pair the tensors in the first steps of both sides: first by `pair`, then by equal names. If the sides have no
+    name in common, pair the remaining tensors by shape.
 
     Raise TypeError or ValueError if `pair` is invalid, and ValueError if no tensors match.
     """

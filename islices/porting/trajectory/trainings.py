@@ -44,8 +44,8 @@ class Stop:
     difference : Difference
         The difference of both sides at the position, with its causes.
     also : dict of str to Difference
-        If no cause is known at this position, the differences at other positions of the step for which a cause is
-        known; else an empty dict.
+        Differences at other positions of the step for which a cause is known. If a cause is known at this position, the
+        dict is empty.
     """
 
     step: int
@@ -137,9 +137,8 @@ def parity(
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        The optimizer of the tables, or a dict from tensors' names to optimizers, or a pair with one of these for each
-        side. `parity` uses the optimizers to explain steps. By default, `parity` reads the optimizers from the
-        recordings.
+        The optimizer of the tables, or a dict from tensors' names to optimizers. Pass a pair if the sides differ.
+        `parity` uses the optimizers to explain steps. By default, `parity` reads the optimizers from the recordings.
     pair : mapping of str to str, optional
         A mapping from names in a to names in b, for tensors that have different names.
     ignore : sequence of str

@@ -97,8 +97,8 @@ class Clipping:
         """Yield the cases in which one side seems to clip all tensors by their common norm, while the other side does
         not.
 
-        A case is a tuple (the other side, the norm of each tensor on the other side, the limit, the relative tolerance
-        of the limit, the limit as the report shows it).
+        A case is a tuple of five items: the other side, the norms of its tensors, the limit, the relative tolerance of
+        the limit, and the limit as the report shows it.
         """
         for side in (1, 0):
             limit = self.norms[1 - side].true
@@ -171,7 +171,7 @@ DUPLICATES = Cause(
 
 def per_tensor(now: Comparison) -> Iterator[Factor]:
     """Yield the factors that result if one side clips all tensors by their common norm, and the other side clips each
-    tensor by the norm of that tensor."""
+    tensor separately."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         if _near(max(own), limit, near) and c.unlike(c.ratios):

@@ -104,8 +104,8 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the relative error of step t, in multiples of eps, if a framework rounds beta2 and beta2^t to float32
-    before it computes the bias correction 1 - beta2^t.
+    """Return the relative error of step t, in multiples of eps, that rounding adds to the bias correction 1 - beta2^t.
+    The assumption is that the framework rounds beta2 and beta2^t to float32.
 
     Both beta2 and beta2^t have a rounding error of a quarter of an eps, and the root halves the relative error. See
     grade 2 in SPEC clause 28.
