@@ -1,5 +1,5 @@
-"""The JAX backend. It computes with XLA's operations, uses `BCOO` as JAX's sparse type, and registers `IndexedSlices`
-as a pytree.
+"""The JAX backend. The backend computes with XLA's operations, uses `BCOO` as JAX's sparse type, and registers
+`IndexedSlices` as a pytree.
 
 The backend compensates for the following properties of JAX. The modules `precision`, `scatters` and `host_views` list
 more.

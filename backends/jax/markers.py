@@ -116,7 +116,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 # ---------------------------------------------------------------------- the recorder
 class TraceRecorder:
-    """The recorder of all traced tables. It stores nothing, because JAX's trace contains the lookups.
+    """The recorder of all traced tables. The recorder stores nothing, because JAX's trace contains the lookups.
 
     This recorder is also used outside of `differentiate`, where its primitives are identity operations.
     """

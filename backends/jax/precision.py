@@ -77,8 +77,8 @@ def constant(value: Any, dtype: Any) -> Any:
 def apart(x: Any) -> Any:
     """Pass traced floats through a selection that changes no value. Return any other argument unchanged.
 
-    Only a selection, not a barrier, prevents XLA from merging a product and a sum into a fused multiply-add. It also
-    prevents XLA from moving a later addition into a scatter.
+    Only a selection, not a barrier, prevents XLA from merging a product and a sum into a fused multiply-add. The
+    selection also prevents XLA from moving a later addition into a scatter.
     """
     if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):  # pyright: ignore[reportAttributeAccessIssue]
         return x

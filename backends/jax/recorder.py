@@ -57,7 +57,7 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Store further positions of the current step. Their values may be traced. See `islices.Recorder.add`.
+        """Store further positions of the current step. The values may be traced. See `islices.Recorder.add`.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class JaxRecorder(Recorder):
         self._on_host(positions, super().add)
 
     def step(self, **positions: Any) -> None:
-        """Record these positions, and end the step. Their values may be traced. See `islices.Recorder.step`.
+        """Record these positions, and end the step. The values may be traced. See `islices.Recorder.step`.
 
         Parameters
         ----------

@@ -63,7 +63,7 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def not_run(self) -> tuple[Any, ...]:
-        """Return the found values for a branch that does not run. They are ids that are not rows, and zeros."""
+        """Return the found values for a branch that does not run: ids that are not rows, and zeros."""
         no_row = max(self.rows, 0)
         return tuple(lax.full(x.shape, 0 if k else no_row, x.dtype) for k, x in enumerate(self.found))
 
@@ -229,8 +229,8 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return the dtype for the row numbers of a read. It is int64 if the start indices are 64-bit or int32 cannot
-    represent `rows`, else int32."""
+    """Return the dtype for the row numbers of a read. The dtype is int64 if the start indices are 64-bit or int32
+    cannot represent `rows`, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 

@@ -30,8 +30,8 @@ class TableWeights:
 
 @dataclass(frozen=True)
 class Operand:
-    """The mark of a Table's weights that are used as an array. Its shape is (rows, width) or, if `transposed` is True,
-    (width, rows)."""
+    """The mark of a Table's weights that are used as an array. The shape of the array is (rows, width) or, if
+    `transposed` is True, (width, rows)."""
 
     leaf: int
     transposed: bool = False

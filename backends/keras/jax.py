@@ -113,8 +113,8 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of a variable's gradients over micro-batches. It consists of an array of the variable's shape, and a flag
-    per row, which is True if a gradient contains the row."""
+    """The sum of a variable's gradients over micro-batches. The sum consists of an array of the variable's shape, and a
+    flag per row, which is True if a gradient contains the row."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype

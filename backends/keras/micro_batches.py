@@ -34,8 +34,8 @@ class Share:
 
 
 class Sum:
-    """The sum of a variable's gradients over micro-batches, as coalesced slices. Their arrays are in variables whose
-    length may change."""
+    """The sum of a variable's gradients over micro-batches, as coalesced slices. The arrays of the slices are in
+    variables whose length may change."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype

@@ -45,8 +45,7 @@ class ByRows(Coalesced):
 
 
 class AdamByRows(ByRows):
-    """A mixin for Adam and AdamW. They compute the same step; AdamW's weight decay is applied by Keras before the
-    step."""
+    """A mixin for Adam and AdamW, which compute the same step. Keras applies AdamW's weight decay before the step."""
 
     def _rule(self, rate: Any) -> Rule | None:
         if self.amsgrad:

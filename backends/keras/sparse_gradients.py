@@ -36,7 +36,7 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """Divide slices or an array by a number. This is a real division, not a product with the reciprocal."""
+    """Divide slices or an array by a number with a real division, not with a product with the reciprocal."""
     if isinstance(gradient, IndexedSlices):
         return gradient / c
     return scale_values(*parts(gradient), [("div", c)])

@@ -43,15 +43,15 @@ class Stepped(Coalesced):
     Parameters
     ----------
     rule : islices.optim.Optimizer
-        The optimizer that computes the steps of all weights. Its learning rate is a number or a schedule of
-        keras.optimizers.schedules. It becomes Keras's learning rate, which callbacks may change. Other hyperparameters
-        may be schedules too, which count the steps of each weight.
+        The optimizer that computes the steps of all weights. The learning rate of `rule`, a number or a schedule of
+        keras.optimizers.schedules, becomes Keras's learning rate, which callbacks may change. Other hyperparameters may
+        be schedules too, which count the steps of each weight.
     **kwargs
         Keyword arguments of any Keras optimizer: name, learning_rate (replaces the learning rate of `rule`), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
         ema_overwrite_frequency. If `rule` has rows="all", weight_decay is also accepted, and changes every row.
-        `Coalesced` describes the arguments semantics and nonfinite. They affect only clipping; the semantics of `rule`
-        affects the step.
+        `Coalesced` describes the arguments semantics and nonfinite. These two arguments affect only clipping. The
+        semantics of `rule` affects the step.
 
     Warns
     -----
@@ -78,7 +78,7 @@ class Stepped(Coalesced):
     gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to the weight decay of
     `rule`.
 
-    With ``gradient_accumulation_steps=k``, every k-th call takes a step. Its gradient is the coalesced sum of k
+    With ``gradient_accumulation_steps=k``, every k-th call takes a step. The step's gradient is the coalesced sum of k
     gradients, divided by k and then clipped. The sum is float32 for 16-bit variables. The accumulator stores only the
     rows that the k gradients contain, but on JAX it is an array of the table's size. As in Keras, a call ignores a
     variable whose gradient is None. SPEC clauses 16 and 24.
@@ -236,8 +236,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables to save. They are the same on all backends: the sums on JAX, which are variables, are
-        left out, because every backend saves sums as slices."""
+        """Return the variables to save. All backends have the same variables to save. On JAX, the sums of micro-batches
+        are left out, because every backend saves sums as slices."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -343,7 +343,7 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
     """Return the arguments from which the rule can be made again, without its learning rate.
 
-    They are numbers, bools and schedules. Only "frozen" is an array.
+    The arguments are numbers, bools and schedules. Only "frozen" is an array.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}

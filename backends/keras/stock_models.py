@@ -35,14 +35,15 @@ def row_sparse(model: Model) -> Model:
     Parameters
     ----------
     model : keras.Model
-        A sequential, functional or subclassed model. It need not be built or compiled yet. Pass the model whose `fit`
-        you call, not a part of it.
+        A sequential, functional or subclassed model. The model need not be built or compiled yet. Pass the model whose
+        `fit` you call, not a part of it.
 
     Returns
     -------
     keras.Model
-        The same object. Its class, weights, names and configuration do not change. If Keras makes a copy of the model
-        (`keras.saving.load_model`, `keras.models.clone_model`), the copy is a stock model, so call row_sparse again.
+        The same object. The class, weights, names and configuration of the model do not change. If Keras makes a copy
+        of the model (`keras.saving.load_model`, `keras.models.clone_model`), the copy is a stock model, so call
+        row_sparse again.
 
     Raises
     ------

@@ -127,6 +127,6 @@ def stock(kind: Any) -> Any:
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Make a variable that contains `values`. Its number of rows may change later."""
+    """Make a variable that contains `values`. The variable's number of rows may change later."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

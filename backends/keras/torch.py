@@ -28,8 +28,8 @@ def _is_table(x: Any) -> bool:
 
 
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. They make the gradients of looked-up tables sparse, and switch
-    off jit_compile."""
+    """Return the methods that replace a model's methods. The new methods make the gradients of looked-up tables sparse,
+    and switch off jit_compile."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads(_is_table):

@@ -132,7 +132,7 @@ def check_counts(version: tuple[int, int], nbytes: int) -> None:
 
 
 class _LateError(TimeoutError):
-    """The error that is raised after the timeout. It contains the ranks that did not answer."""
+    """The error that is raised after the timeout. The error contains the ranks that did not answer."""
 
     def __init__(self, ranks: set[int]) -> None:
         super().__init__("late")

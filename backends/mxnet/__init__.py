@@ -1,5 +1,5 @@
-"""The adapter of MXNet 1.9.1, the last release. It uses the legacy NDArray interface, because only this interface has
-row_sparse arrays.
+"""The adapter of MXNet 1.9.1, the last release. The adapter uses the legacy NDArray interface, because only this
+interface has row_sparse arrays.
 
 `islices.backends.mxnet.stand_in` imports MXNet. The adapter compensates for the following properties of MXNet:
 

@@ -57,7 +57,7 @@ def clip_global_norm(
     Returns
     -------
     float, or NDArray of shape (1,) if check_isfinite is False
-        The norm before clipping. It is float64 if any array is float64, else float32.
+        The norm before clipping. The norm is float64 if any array is float64, else float32.
 
     Raises
     ------
@@ -118,8 +118,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False. A kvstore
         would add up and apply the gradients in one operation, so that their sum could not be clipped.
     clip_global_norm : float, optional
-        The largest norm of the gradients as the optimizer gets them. They are then already divided by the batch size of
-        `step` or `update`, and by the loss scale of mxnet.contrib.amp. If None, gradients are not clipped.
+        The largest norm of the gradients that the optimizer gets. These gradients are already divided by the batch size
+        of `step` or `update`, and by the loss scale of mxnet.contrib.amp. If None, gradients are not clipped.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. With nonfinite="zero", the optimizer gets zeros, but momentum
         still changes the weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp itself

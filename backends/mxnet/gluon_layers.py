@@ -27,8 +27,8 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A captured lookup. Its upstream gradient is read only when it is needed, because MXNet still computes gradients
-    after `backward` has returned."""
+    """A captured lookup, whose upstream gradient is read only when it is needed. MXNet still computes gradients after
+    `backward` has returned."""
 
     delta: Any = None
 

@@ -7,8 +7,8 @@ This module works around the following properties of MXNet's autograd:
   per variable, the size of the variable. The gradient of a size is zero, and MXNet leaves zeros out of the sum.
 - Without ``retain_graph``, MXNet releases the whole graph, even the part that was recorded outside of the
   differentiated function.
-- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. It also ignores
-  ``grad_req="add"``. And if its forward raises an error, recording stays off. So `record_function` replaces
+- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. MXNet also ignores
+  ``grad_req="add"``. And if the forward function raises an error, recording stays off. So `record_function` replaces
   `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If it raises an error, the caller that waits for the
   result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's thread,
@@ -182,8 +182,8 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
 
 # ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """A call that `record_function` has recorded. It contains the data for the gradient, and the settings of the thread
-    that made the call."""
+    """A call that `record_function` has recorded. This object contains the data for the gradient, and the settings of
+    the thread that made the call."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward

@@ -120,7 +120,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """A finder that loads MXNet's modules with `_Loader`. It uses the other finders to find them."""
+    """A finder that loads MXNet's modules with `_Loader`. The other finders find these modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None

@@ -6,15 +6,15 @@ backend compensates for the following properties of TensorFlow:
 - `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
   several threads. So `tf.scatter_nd` computes sums. On CPUs, it adds from left to right with any number of threads.
 - Grappler, which optimizes the graphs of tf.function, replaces divisions by products with the reciprocal of a constant,
-  or with `rsqrt`. It also merges products with constants, and reorders sums. `opaque` prevents all this.
+  or with `rsqrt`. Grappler also merges products with constants, and reorders sums. `opaque` prevents all this.
 - Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also
   work, but rewriting takes seconds, and tracing would take twice as long.
 - TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.
 - In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to
   looked-up rows, and `keras_layers` captures Keras's layers.
 
-May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras. It identifies Keras's
-variables by a type of TensorFlow.
+May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras. A type of TensorFlow
+identifies Keras's variables.
 """
 
 from __future__ import annotations

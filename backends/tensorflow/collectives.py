@@ -126,7 +126,7 @@ class Replicas(ArrayGroup):
         self.engine = f"tf.distribute ({type(context.strategy).__name__})"
 
     def all_gather(self, x: Array) -> Array:
-        """Concatenate the tensors of all replicas along axis 0. Their first dimensions may differ."""
+        """Concatenate the tensors of all replicas along axis 0. The first dimensions of the tensors may differ."""
         x = tf.convert_to_tensor(x)
         if self.size == 1:
             return x

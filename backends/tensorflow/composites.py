@@ -65,7 +65,7 @@ class PerSampleSpec(_Spec):
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """Return the tf.TypeSpec of slices or per-sample gradients. Their arrays must belong to TensorFlow or NumPy. Raise
+    """Return the tf.TypeSpec of slices or per-sample gradients, whose arrays must belong to TensorFlow or NumPy. Raise
     TypeError for a `PerSample` with products."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)

@@ -224,8 +224,8 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 
 def _check_lengths(indices: int, values: int) -> None:
-    """Raise ValueError if the numbers of indices and values differ. These numbers may be unknown while the graph is
-    built, so the check is made when it runs."""
+    """Raise ValueError if the numbers of indices and values differ. The numbers may be unknown while the graph is
+    built, so this function runs when the graph runs."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 

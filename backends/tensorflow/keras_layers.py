@@ -195,8 +195,8 @@ def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
 
 @cache
 def _probe() -> tf.Variable:
-    """Return a trainable variable that has no effect on results. It is never freed, because graphs that read it may
-    live as long as the process."""
+    """Return a trainable variable that has no effect on results. The variable is never freed, because graphs that read
+    it may live as long as the process."""
     with tf.init_scope():
         return tf.Variable(0.0, name="islices_probe")
 

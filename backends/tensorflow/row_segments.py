@@ -87,8 +87,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots with the same norm as `x` after duplicates are summed. They contain each row's sum once, and zeros
-    in all other slots. A dense leaf stays unchanged."""
+    """Return slots with the same norm as `x` after duplicates are summed. The new slots contain each row's sum once,
+    and otherwise zeros. A dense leaf stays unchanged."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -159,8 +159,8 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Make an array of zeros, add each ``values[k]`` to row ``ids[k]`` in the order of k, and return the array. Its
-    shape, `shape`, may contain tensors."""
+    """Make an array of zeros, add each ``values[k]`` to row ``ids[k]`` in the order of k, and return the array.
+    `shape`, the shape of this array, may contain tensors."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))

@@ -65,9 +65,9 @@ def to_native(
     """Make a tf.IndexedSlices. If the shapes agree or the number of rows is unknown, it gets the dense_shape tensor of
     `like`.
 
-    Otherwise the dense_shape is a new tensor. It is int32 if the dense_shape of `like` is int32 and the numbers fit,
-    else int64. If `like` has no dense_shape, the result has none. If there is no `like` and a dimension is unknown, the
-    result has none either.
+    Otherwise the dense_shape is a new tensor. The new tensor is int32 if the dense_shape of `like` is int32 and the
+    numbers fit, else int64. If `like` has no dense_shape, the result has none. If there is no `like` and a dimension is
+    unknown, the result has none either.
     """
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))

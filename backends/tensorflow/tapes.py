@@ -142,7 +142,7 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """Convert a gradient of `x` to a dense tensor. It may be a tf.IndexedSlices, which TensorFlow returns for
+    """Convert a gradient of `x` to a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
     gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g

@@ -439,8 +439,8 @@ def _holds_anywhere(mask: Tensor) -> bool:
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError if a tensor's values cannot be read. This is the case if the tensor is fake, on the device meta,
-    mapped by torch.func.vmap, or recorded by a tracer."""
+    """Raise TypeError if a tensor's values cannot be read, because the tensor is fake, on the device meta, mapped by
+    torch.func.vmap, or recorded by a tracer."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"

@@ -140,7 +140,7 @@ def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
 
 
 def _refuse_reentrant_checkpoint() -> None:
-    """Raise NotImplementedError if a lookup runs within reentrant checkpointing. Such checkpointing records the
+    """Raise NotImplementedError if a lookup runs within reentrant checkpointing. Reentrant checkpointing records the
     function only in the backward pass, which is too late for a lookup."""
     checkpointing = sys.modules.get("torch.utils.checkpoint")
     if checkpointing is None:
@@ -166,8 +166,7 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 
 
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
-    """Return the tensors that `fn` gets in place of the variables. They make sure that each variable gets a separate
-    gradient.
+    """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
     A leaf that requires a gradient and is passed only once stays the same object. For a variable that is passed twice,
     or is computed from another variable, autograd would add gradients. So `fn` gets a detached tensor with the same

@@ -2,9 +2,9 @@
 
 Without this module, Dynamo would trace all Python code of islices, such as the registry, and make very many guards. But
 Dynamo has a list of folders whose code it skips. This module adds the folders of islices to this list, except the
-modules in `TRACED`. It also adds numba and llvmlite, which compile the kernels. `islices.backends.torch.in_graphs`
-defines which calls become nodes of a graph. If Dynamo has not been imported yet, the list is extended as soon as it is.
-This module does not import Dynamo, because that takes a second.
+modules in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too.
+`islices.backends.torch.in_graphs` defines which calls become nodes of a graph. If Dynamo has not been imported yet, the
+list is extended as soon as it is. This module does not import Dynamo, because that takes a second.
 """
 
 from __future__ import annotations

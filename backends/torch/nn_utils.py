@@ -1,9 +1,9 @@
 """Clip gradients like torch.nn.utils, but also for parameters whose gradients are sparse.
 
 The functions of torch.nn.utils raise NotImplementedError for the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments and change ``p.grad`` in place. They sum duplicate rows first, except
-for the norm with semantics="tensorflow" or "keras". For dense gradients, the results are the same as those of
-torch.nn.utils, apart from rounding. So you need only change the import in a training script.
+functions of this module accept the same arguments and change ``p.grad`` in place. These functions sum duplicate rows
+first, except for the norm with semantics="tensorflow" or "keras". For dense gradients, the results are the same as
+those of torch.nn.utils, apart from rounding. So you need only change the import in a training script.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def clip_grad_norm_(
     Returns
     -------
     0-d Tensor
-        The norm before clipping, on the device of the first gradient. It is float64 if any gradient is float64, else
-        float32.
+        The norm before clipping, on the device of the first gradient. The norm is float64 if any gradient is float64,
+        else float32.
 
     Raises
     ------
@@ -94,9 +94,9 @@ def clip_grad_norm_(
     With a group, the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with this
     group computes the same bits, and so does a single process that has all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. It gets a new tensor of
-    values, because the old one may share memory with other tensors. Rows that the gradient does not contain stay zero,
-    even if the norm is NaN.
+    A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. The gradient gets a new
+    tensor of values, because the old tensor may share memory with other tensors. Rows that the gradient does not
+    contain stay zero, even if the norm is NaN.
 
     Examples
     --------
@@ -158,8 +158,8 @@ def get_total_norm(
     Returns
     -------
     0-d Tensor
-        The norm, on the device of the first tensor. It is float64 if any tensor is float64, else float32. If there are
-        no tensors, the norm is 0.
+        The norm, on the device of the first tensor. The norm is float64 if any tensor is float64, else float32. If
+        there are no tensors, the norm is 0.
 
     Raises
     ------

@@ -31,8 +31,8 @@ from islices.optim import Optimizer
 
 
 class Nothing:
-    """A constant that represents None among the arguments of a node. This is not a frozen dataclass, because Dynamo
-    does not accept one as a constant."""
+    """A constant that represents None among the arguments of a node. Dynamo does not accept a frozen dataclass as a
+    constant."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -194,8 +194,7 @@ def _registered(call: NodeCall) -> str:
 def _own(x: Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> Tensor:
     """Return a part of the result as a contiguous tensor that does not share memory with the arguments.
 
-    `x` may also be a number. It may be None if it is a clipping factor and nothing was clipped; then the tensor
-    contains 1.
+    `x` may also be a number. A clipping factor is None if nothing was clipped, and then the tensor contains 1.
     """
     if not isinstance(x, Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
@@ -311,7 +310,7 @@ def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 class _Replayed:
-    """A recorder for a lookup whose upstream gradient is already known. It reads no rows."""
+    """A recorder for a lookup whose upstream gradient is already known. This recorder reads no rows."""
 
     used: LookedUp
 

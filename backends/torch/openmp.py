@@ -43,8 +43,8 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if kernels that this thread calls run in the team. This is the case if this is the main thread and
-    torch uses at least two threads."""
+    """Return True if kernels that this thread calls run in the team. The thread must be the main thread, and torch must
+    use at least two threads."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 

@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder that needs no change of the training loop. It stores the batch, outputs, gradients before and after
-    clipping, tables and state of each step.
+    """A recorder that needs no change of the training loop. The recorder stores the batch, outputs, gradients before
+    and after clipping, tables and state of each step.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Compute row-sparse gradients of functions of plain tensors. torch computes one sparse gradient per read of rows.
 
 torch computes row-sparse gradients only for embedding and embedding_bag with sparse=True. The mode `RowReads` passes
-sparse=True to these functions if they read a marked tensor. It also replaces indexing and index_select of whole rows by
-a function with a sparse gradient. All other uses have dense gradients, which torch adds. May import: `numpy`, `torch`,
-the core, this folder.
+sparse=True to these functions if they read a marked tensor. The mode also replaces indexing and index_select of whole
+rows by a function with a sparse gradient. All other uses have dense gradients, which torch adds. May import: `numpy`,
+`torch`, the core, this folder.
 """
 
 from __future__ import annotations

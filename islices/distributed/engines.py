@@ -6,7 +6,7 @@ islices finds engines in the same way as backends (`islices.core.registry`). Bui
 that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after
 this module has been imported. MPI is also used if a launcher has started the process. An engine sends the arrays of the
 framework with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an
-object with the functions of `Engine`. It may also have these functions:
+object with the functions of `Engine`. The module may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
@@ -110,7 +110,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         connects several processes. If several engines do, None stands for the framework's engine: torch.distributed,
         JAX, TensorFlow, or MPI for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send. If several engines are possible, `like` decides between them; without `like`,
+        The backend of the arrays to send. If several engines are possible, `like` decides between them. Without `like`,
         the function then raises ValueError.
     timeout : float, optional
         The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI.

@@ -1,7 +1,7 @@
 """Sum leaves over ranks on the host, after the ranks have agreed on shapes and dtypes. One set of collectives sends all
 leaves of a tree.
 
-For the strategy "ranges", each rank cuts its leaf into one part per rank. It sends each part to the rank that owns the
+For the strategy "ranges", each rank cuts its leaf into one part per rank. Each part is sent to the rank that owns the
 range, and the owner sums the parts. Then all ranks send these sums, and the leaves of the strategy "gather", to every
 rank.
 """
@@ -94,7 +94,7 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     ----------
     group : Group
     leaves : sequence of HostLeaf
-        The leaves of this rank. Their kinds, shapes and dtypes must be the same on every rank.
+        The leaves of this rank. The kinds, shapes and dtypes of leaves must be the same on every rank.
     counts : sequence of int64 arrays
         counts[r][k] is the number of rows of leaf k that rank r stores. The counts of dense leaves are not used.
     strategy : str

@@ -193,10 +193,10 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Compute the norm from the sums that each rank's kernels compute. Return None if that is impossible.
+    """Compute the norm from the sums that each rank's kernels compute. Return None if this is impossible.
 
-    It is possible if the order is 1 or 2, every rank has kernels, and the sums determine the rounded norm. `error` is
-    an earlier error of this rank.
+    The order must be 1 or 2, every rank must have kernels, and the sums must determine the rounded norm. `error` is an
+    earlier error of this rank.
     """
     if error is None and held.ord not in (1.0, 2.0):
         return None

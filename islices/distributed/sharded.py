@@ -296,9 +296,9 @@ class ShardedTable:
 
         Notes
         -----
-        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. It also
-        sends the rows that other ranks need. The call runs 3 collectives, or 4 if there are more than 26 ranks. SPEC
-        clause 26.
+        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. The rank
+        also sends the rows that other ranks need. The call runs 3 collectives, or 4 if there are more than 26 ranks.
+        SPEC clause 26.
         """
         call = "ShardedTable.fetch"
 
@@ -370,8 +370,8 @@ class ShardedTable:
         Returns
         -------
         IndexedSlices
-            The coalesced gradient. It has the shape of the shard, so row 0 is the first row of the shard. If `grad` is
-            None on every rank, the result is None.
+            The coalesced gradient, with the shape of the shard. Row 0 is the first row of the shard. If `grad` is None
+            on every rank, the result is None.
 
         Raises
         ------
@@ -385,8 +385,8 @@ class ShardedTable:
         The result has the same bits as this rank's rows in the result of `all_reduce` for gradients of the whole table.
         Each rank's gradient is coalesced, and then the gradients are added in the order of ranks. 16-bit values are
         added in float32, and the sum is rounded once. A dense `grad` contributes to every row of its batch except the
-        padding row. The call sends one bit per fetched row, and the rows of the gradient. It runs 2 collectives, one
-        more if there are more than 26 ranks, and one more if `grad` is None on some ranks only. SPEC clause 26.
+        padding row. The call sends one bit per fetched row, and the rows of the gradient. The call runs 2 collectives,
+        one more if there are more than 26 ranks, and one more if `grad` is None on some ranks only. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 
@@ -438,7 +438,7 @@ class ShardedTable:
         Parameters
         ----------
         optimizer : Optimizer
-            The optimizer, which must be the same on every rank. Its frozen rows are row numbers of the whole table.
+            The optimizer, which must be the same on every rank. The frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
             The result of `reduce`, which you may clip or scale first. If it is None, it must be None on every rank, and
             the table and the state stay unchanged.

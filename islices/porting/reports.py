@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """The base class of `Difference` and `Parity`. Both are dataclasses that contain the result of a comparison."""
+    """The base class of the dataclasses `Difference` and `Parity`, which contain the result of a comparison."""
 
     def __str__(self) -> str:
         return self.report()
@@ -28,7 +28,7 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields by name, as a dict that json.dumps accepts; NaN and infinity become strings.
+        """Return a dict with the fields by name, which json.dumps accepts. NaN and infinity become strings.
 
         The dict does not contain `row_gaps`, the data that `plot` draws.
         """

@@ -1,5 +1,5 @@
-"""Let jitted programs on CPUs call compiled kernels through XLA's C API, without Python, its lock or copies. Such a
-call is a host call.
+"""Let jitted programs on CPUs make host calls, which call compiled kernels through XLA's C API without Python's lock or
+copies.
 
 The expensive operations of a training step, which are sums of rows, bags, norms and optimizer steps, are primitives
 (`primitive`). On CPUs, each primitive is lowered to a few custom calls (`row_calls`). numba compiles a handler for each

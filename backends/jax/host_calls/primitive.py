@@ -43,7 +43,7 @@ class Operation:
 def kernels_run() -> bool:
     """Return True if the program that is being traced may call compiled kernels on CPUs.
 
-    This requires numba, and an XLA that accepts the handlers. The program must also be traced outside of
+    Kernels require numba, and an XLA that accepts the handlers. The program must also be traced outside of
     ``use_kernels(False)`` and ``execution("framework")``.
     """
     return modes.kernels_in_traces() is not None and parts().available()

@@ -177,8 +177,8 @@ def _part(x: Any, rows: Any) -> Any:
 
 
 def _is_masked(x: Any) -> bool:
-    """Return True for optax's placeholder. It is the state of a leaf to which a masked transformation does not
-    apply."""
+    """Return True for optax's placeholder. The placeholder is the state of a leaf to which a masked transformation does
+    not apply."""
     return isinstance(x, optax.MaskedNode)
 
 
@@ -188,8 +188,8 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     gradient is dense or the optimizer has rows="all".
 
     Every accepted rule ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the same bits as a step from w. This is also true of 16-bit tables, because their
-    updates are float32.
+    update to w, the result has the same bits as a step from w. The same is true of 16-bit tables, because the updates
+    of 16-bit tables are float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

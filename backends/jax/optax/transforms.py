@@ -68,8 +68,8 @@ def clip_by_global_norm(
         The ranks over which one gradient is distributed. Within shard_map, pass the name of the mapped axis; between
         processes, pass "jax". Each rank passes its updates. See `islices.distributed.get_group`.
     replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
-        True for leaves that are the same on every rank, such as dense gradients after a psum. They count only once in
-        the norm.
+        True for leaves that are the same on every rank, such as dense gradients after a psum. Such leaves count only
+        once in the norm.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates. It gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. The transformation gets the rows of the gradient as arrays.
 
     Parameters
     ----------
@@ -286,9 +286,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        An optimizer whose rule ends in one addition to the weight. These are all except FTRL, nadam with
-        semantics="torch", and optimizers of `optim.custom`. Frozen rows, duplicates="raw" and weight decay are not
-        accepted. For weight decay, chain ``on_rows(optax.add_decayed_weights(...))`` instead.
+        An optimizer whose rule ends in one addition to the weight. Only FTRL, nadam with semantics="torch", and
+        optimizers of `optim.custom` have other rules. Frozen rows, duplicates="raw" and weight decay are not accepted.
+        For weight decay, chain ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
     -------

@@ -581,7 +581,7 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. It raises an error for dense gradients.
+    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. Dense gradients raise an error.
 
     ``Adam(params, semantics="torch")`` computes the same steps, and also accepts dense gradients. For these it computes
     the steps of torch.optim.Adam.

@@ -1,8 +1,8 @@
 """Define the base class of `islices.backends.torch.optim`, a torch.optim.Optimizer whose steps `islices.optim`
 computes.
 
-All formulas are in `islices.optim`. This module manages the groups of parameters. Its step covers all groups, and
-checks everything before it changes any parameter.
+All formulas are in `islices.optim`. This module manages the groups of parameters. A step covers all groups, and checks
+everything before it changes any parameter.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class RowOptimizer(torch.optim.Optimizer):
         If True, the optimizer keeps a float32 copy of each 16-bit parameter from the first step on, and computes steps
         on this copy.
     duplicates : {"sum", "raw"}
-        "raw" squares each slot of a duplicate row separately, as Keras on TensorFlow does. It requires
+        "raw" squares each slot of a duplicate row separately, as Keras on TensorFlow does. "raw" requires
         semantics="keras".
     max_norm : float, optional
         If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
         `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
         But max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of
-        the optimizer, which you may set between steps. It is neither in groups nor in ``state_dict``.
+        the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect. In torch these flags select an implementation, and do not change
         results.
@@ -108,9 +108,8 @@ class RowOptimizer(torch.optim.Optimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid. This is checked when the optimizer is made, a group is added or a state is loaded.
-        A step also raises if a gradient, a group or a state is invalid, and then changes no parameter and no state of
-        any group.
+        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step also
+        raises if a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
 
     Attributes
     ----------
@@ -198,8 +197,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return True if `step` must unscale gradients in place of the GradScaler. This is the case for float16
-        gradients, which torch's GradScaler rejects.
+        """Return True if `step` must unscale gradients in place of the GradScaler. torch's GradScaler rejects float16
+        gradients.
 
         During such a step, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
         """
@@ -320,9 +319,9 @@ class RowOptimizer(torch.optim.Optimizer):
         Returns
         -------
         dict
-            A dict in the same form as in torch.optim. Its arrays are the optimizer's arrays, not copies. Only "step" is
-            a copy, a 0-d float64 Tensor on the CPU, which all of torch's implementations accept. NAdam's "mu_product"
-            is computed from the step count.
+            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies.
+            Only "step" is a copy, a 0-d float64 Tensor on the CPU, which all of torch's implementations accept. NAdam's
+            "mu_product" is computed from the step count.
         """
         # prepended, so that this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
@@ -337,7 +336,7 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            The optimizer copies the arrays to the devices of the parameters. They become float64 for float64
+            The optimizer copies the arrays to the devices of the parameters. The copies are float64 for float64
             parameters, and float32 for all others. (torch's class would round them to the parameters' dtypes.) All
             hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class and
             does not contain an option, the optimizer keeps its value of this option.

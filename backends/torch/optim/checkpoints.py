@@ -73,8 +73,8 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load. It also contains arrays that islices does not store but can
-    compute.
+    """Return a state_dict that torch's classes can load. The state_dict also contains arrays that islices does not
+    store but can compute.
 
     Step counts become floats, because torch's classes do not accept integers with foreach=True.
     """

@@ -141,8 +141,8 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return (the optimizer for sparse gradients, the optimizer for dense gradients). Both are the same object if
-    sparse gradients update all rows, or if the semantics has no formula for all rows."""
+    """Return (the optimizer for sparse gradients, the optimizer for dense gradients). The two optimizers are the same
+    object if sparse gradients update all rows, or if the semantics has no formula for all rows."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:

@@ -1,8 +1,8 @@
 """Define `Cause`, one possible reason for a difference.
 
-Each `Cause` is a record. It contains a function that proposes changes or factors, and the line of code that fixes the
-cause. The search and the report read only the records, so they need no code for single causes. To add a cause, write
-its record and its function in a module of `islices.porting.compare.causes`, which collects all records.
+Each `Cause` is a record that contains a function, which proposes changes or factors, and the line of code that fixes
+the cause. The search and the report read only the records, so they need no code for single causes. To add a cause,
+write its record and its function in a module of `islices.porting.compare.causes`, which collects all records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Lines: TypeAlias = str | tuple[str, str]
 class Change:
     """A change of one side, which may make both sides equal.
 
-    The function `apply` gets (rows of the side, rows of the other side, both sides of the tensor). It returns the
+    The function `apply` gets (rows of the side, rows of the other side, both sides of the tensor). The result is the
     changed rows, or None if the change does not affect them. `apply` accepts any subset of a tensor's rows, and may use
     numbers that were estimated from the data. `cost` is the number of bits in such numbers, which the search subtracts
     from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If `everywhere` is True,

@@ -116,7 +116,7 @@ class TwoSides:
 
     @property
     def same(self) -> bool:
-        """Return True if both sides have the same dtype, shape, rows and values; NaN equals NaN."""
+        """Return True if both sides have the same dtype, shape, rows and values. NaN equals NaN."""
         a, b, whole = self.a, self.b, self.whole
         alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
         return alike and np.array_equal(a.values, b.values, True)

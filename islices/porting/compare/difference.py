@@ -22,7 +22,7 @@ from islices.porting.reports import Reported
 
 @dataclass(frozen=True, eq=False)
 class Difference(Reported):
-    """The result of `diff`; str() is the report.
+    """The result of `diff`. str() returns the report.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ def diff(
     max_norm : float, optional
         The limit to which at least one side was clipped, or should have been clipped.
     padding_idx : int, optional
-        The row number of the padding row; a negative number counts from the end.
+        The row number of the padding row. A negative number counts from the end.
     batch_size, tokens : int, optional
         The number of samples and the number of tokens. A loss that is a mean may divide by one of them.
     pair : mapping of str to str, optional

@@ -80,7 +80,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots; None if the slots are unknown."""
+        """Return the norm of the slots before duplicates are summed, or None if the slots are unknown."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:

@@ -3,9 +3,9 @@
 A candidate is a comparison in which a cause has changed one side. A candidate explains the difference under two
 conditions. First, after the changes all tensors of both sides are equal, to the bit or within the bound. Second, there
 is enough evidence for each change. The search tries pairs of causes only if no single cause explains the difference. If
-several candidates explain the difference, the search returns all of them, the most specific first. It omits a candidate
-that is only a more general version of another candidate. If no candidate explains the difference, the search runs again
-with slack for two models that compute in different orders. It tries the smallest slack first.
+several candidates explain the difference, the search returns all of them, the most specific first. The search omits a
+candidate that is only a more general version of another candidate. If no candidate explains the difference, the search
+runs again with slack for two models that compute in different orders. The smallest slack is tried first.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
-    """Return the explanations that make both sides equal. They consist of changes, or of changes and a factor. `tried`
-    yields pairs of (a comparison, the comparisons after one more change).
+    """Return the explanations that make both sides equal. An explanation consists of changes, or of changes and a
+    factor. `tried` yields pairs of (a comparison, the comparisons after one more change).
 
     If `exactly` is True, an explanation must make the bits equal. Explanations with a factor that was estimated from
     the elements are left out if there is any other explanation.

@@ -178,9 +178,9 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw one point per row. For a row that both sides have, the point shows the largest |difference|; for a row that
-    only one side has, the largest |value|. The axis is logarithmic, so zeros and numbers that are not finite are left
-    out."""
+    """Draw one point per row. If both sides have the row, the point shows the largest |difference|. If only one side
+    has the row, the point shows the largest |value|. The axis is logarithmic, so zeros and numbers that are not finite
+    are left out."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

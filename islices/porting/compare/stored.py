@@ -98,7 +98,7 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Read a leaf of any framework into host arrays. Raise TypeError if no backend supports the leaf; the message
+    """Read a leaf of any framework into host arrays. Raise TypeError if no backend supports the leaf. The message
     contains `argument`."""
     if isinstance(x, Table):
         x = x.weights

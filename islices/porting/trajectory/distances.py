@@ -91,8 +91,8 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
 
 
 def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, float]]:
-    """Return a dict with the distance of each tensor that both sides have. It maps the tensor's name to (the norm of
-    the difference, the larger of both norms, the larger eps of both dtypes).
+    """Return a dict with the distance of each tensor that both sides have. The dict maps the tensor's name to (the norm
+    of the difference, the larger of both norms, the larger eps of both dtypes).
 
     Elements that are not finite do not count in the norms of the sides. If the shapes differ, the norm of the
     difference is infinite.

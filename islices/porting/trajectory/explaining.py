@@ -1,5 +1,5 @@
-"""Explain the difference at the position where two trainings diverge. For an optimizer step, this module uses
-`explain_step`; for all other positions, `islices.diff`.
+"""Explain the difference at the position where two trainings diverge. This module uses `explain_step` for optimizer
+steps, and `islices.diff` for all other positions.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -84,8 +84,8 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return a tuple with the explanation that the states have different initial values. On each side, all elements of
-    the states that differ must be the same number; else return ()."""
+    """Return a tuple with the explanation that the states have different initial values. Return an empty tuple unless,
+    on each side, all elements of the differing states are the same number."""
     differing = [(values_of(x), values_of(b[name])) for name, x in a.items() if not same_values(x, b[name])]
     begins = [{number for x in side for number in np.unique(x)[:2].tolist()} for side in zip(*differing, strict=True)]
     if [len(numbers) for numbers in begins] != [1, 1]:

@@ -138,8 +138,8 @@ def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
 
 
 def _gradients_apart(x: TableStep, y: TableStep) -> MovingRows:
-    """Return the relative distances between both sides' gradients of a table. They include the distances that may arise
-    if the sides sum duplicates in different orders."""
+    """Return the relative distances between both sides' gradients of a table. These distances include the effect of
+    different orders in which the sides may sum duplicates."""
     found = none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *x.before.shape[1:])))
     gradients = [s.gradient for s in (x, y) if s.gradient is not None]
     if parts := [(ids, relative(p, q)) for ids, p, q in (len(gradients) == 2 and beside(*gradients)) or ()]:
@@ -175,8 +175,8 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
-    """Return a function that gets row numbers, and returns the relative distance of the inputs for each element. This
-    is the largest relative distance of the gradients and the states."""
+    """Return a function that gets row numbers, and returns the relative distance of the inputs for each element. The
+    distance of the inputs is the largest distance of the gradients and the states."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 

@@ -26,8 +26,8 @@ class Recorder:
     folder : str or path
         The folder for the files. If it does not exist, the recorder creates it.
     every : int
-        The recorder writes step 1 and each step whose number is a multiple of `every`. It counts all other steps, but
-        does not write them.
+        The recorder writes step 1 and each step whose number is a multiple of `every`. All other steps are counted but
+        not written.
     overwrite : bool
         If True, delete the steps that the folder already contains. If False, raise ValueError if the folder already
         contains steps.
@@ -141,8 +141,8 @@ class Recorder:
             step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
             dict {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next
             step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to
-            explain steps. It is a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict
-            from tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
+            explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from
+            tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
             {"class": "its name"}.
 
         Raises

@@ -37,8 +37,8 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """Return a step of b with the names and layouts of a. `other` is the same step of a. It serves to pair the
-        leaves of the batch, the outputs and the loss."""
+        """Return a step of b with the names and layouts of a. `other`, the same step of a, is needed to pair the leaves
+        of the batch, the outputs and the loss."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -127,7 +127,7 @@ def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
 
 
 def _tensors(step: Step) -> Leaves:
-    """Return the tensors of a side. These are the tables, or the gradients if the step contains no tables."""
+    """Return the tensors of a side: the tables, or the gradients if the step contains no tables."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
         if leaves := step.get(position):
             return leaves

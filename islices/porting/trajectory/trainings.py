@@ -59,7 +59,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Parity(Reported):
-    """The result of `parity`; str() is the report.
+    """The result of `parity`. str() returns the report.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Parity(Reported):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict that json.dumps accepts. It contains the fields by name, and `same_bits`."""
+        """Return a dict that json.dumps accepts. The dict contains the fields by name, and `same_bits`."""
         return {**super().to_json(), "same_bits": self.same_bits}
 
     def _figure(self) -> Any:
@@ -161,9 +161,10 @@ def parity(
     Notes
     -----
     `parity` judges the positions of each step in this order: the batch, the tables and states at the start, outputs,
-    loss, gradients, clipped gradients, tables after the step, and states after the step. It stops at the first position
-    where rounding does not explain the difference. In later steps, `parity` judges changes of tables between two steps
-    instead of the start. The allowance for rounding depends on the position (SPEC clause 23, docs/parity.md).
+    loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops at the
+    first position where rounding does not explain the difference. In later steps, `parity` judges changes of tables
+    between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
+    docs/parity.md).
 
     Examples
     --------

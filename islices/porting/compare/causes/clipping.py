@@ -47,8 +47,8 @@ class Norms(NamedTuple):
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
     """Return the norms of a and b.
 
-    If the slots of a side are unknown, this function estimates their norm from the norm of the side's rows. It assumes
-    that both norms have the same ratio as on the other side or in the raw gradient.
+    If the slots of a side are unknown, this function estimates their norm from the norm of the side's rows. The
+    assumption is that both norms have the same ratio as on the other side or in the raw gradient.
     """
     whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
     slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
@@ -65,8 +65,8 @@ def _norms(both: Comparison) -> tuple[Norms, Norms]:
 class Clipping:
     """The norms of both sides, before all changes (`norms`) and after the changes so far (`left`).
 
-    `tolerance` is the relative tolerance of a factor that contains a norm. `before` is the norm of the raw gradient. It
-    is None if the raw gradient of any tensor is unknown.
+    `tolerance` is the relative tolerance of a factor that contains a norm. `before` is the norm of the raw gradient, or
+    None if the raw gradient of any tensor is unknown.
     """
 
     def __init__(self, now: Comparison) -> None:

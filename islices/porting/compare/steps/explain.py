@@ -2,7 +2,7 @@
 recipes differ.
 
 `islices.porting.compare.steps.identify` finds the recipes that may have made each side's step. This module tries pairs
-of recipes, the most similar pair first. It reports a trait only if the trait changes enough elements of the step.
+of recipes, the most similar pair first. A trait is reported only if it changes enough elements of the step.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements) -> bool:
-    """Return True if the traits explain the whole difference. This is the case if y, with these traits of x, makes the
-    same step as x."""
+    """Return True if the traits explain the whole difference: with these traits of x, recipe y makes the same step as
+    x."""
     for t in traits:
         y = t.take(y, x)
     y = y.having(rows=y["rows"] if y["rows"] in y.formula.rows else x["rows"])

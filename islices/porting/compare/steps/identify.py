@@ -1,9 +1,9 @@
 """Find the optimizer that made a side's step: the optimizer in the description if it reproduces the step, else a
 formula of a well-known framework.
 
-This module tries a formula only if the optimizer's state has the same arrays as the side's state. It estimates the
-learning rate from the elements. For epsilon and the initial accumulator, it tries the values in `CONSTANTS`. All other
-numbers are the defaults of the semantics.
+This module tries a formula only if the optimizer's state has the same arrays as the side's state. The learning rate is
+estimated from the elements. For epsilon and the initial accumulator, the module tries the values in `CONSTANTS`. All
+other numbers are the defaults of the semantics.
 """
 
 from __future__ import annotations

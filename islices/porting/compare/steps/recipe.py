@@ -1,7 +1,7 @@
 """Define `Recipe`, an optimizer with all settings of its step, and compute the step for single elements.
 
-This module uses the formulas of `islices.optim`. It computes them in float64, and rounds hyperparameters in the same
-way as the semantics does.
+This module uses the formulas of `islices.optim`. The formulas are computed in float64, with hyperparameters rounded in
+the same way as in the semantics.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The data of one optimizer step of one table. They are the table and the optimizer's state before and after the
-    step, the gradient, and a description of the optimizer.
+    """The data of one optimizer step of one table: the table and the optimizer's state before and after the step, the
+    gradient, and a description of the optimizer.
 
     A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
     number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
@@ -73,7 +73,7 @@ class Side:
     """The step of a table on one side, as arrays. `steps` is the number of earlier steps. `kept` contains the names of
     the state's arrays, and `optimizer` the description of the optimizer.
 
-    `confirmed` is a cache for `identify.confirms`. It maps a recipe to True if the recipe reproduces the whole table.
+    `confirmed` is the cache of `identify.confirms`, and maps a recipe to True if the recipe reproduces the whole table.
     """
 
     before: Stored
