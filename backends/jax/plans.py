@@ -164,8 +164,8 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Return True if an equation has 64-bit operands or results. Outside of `precision.scope`, JAX would narrow
-    them."""
+    """Return True if an equation has 64-bit operands or results, which JAX would narrow outside of
+    `precision.scope`."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 

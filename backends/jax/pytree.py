@@ -129,7 +129,7 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
     """Return (leaves, a `Leaves` or None). The leaves are the arrays and a guard of the given shape.
 
     If the arrays are concrete, the caller stores the `Leaves`, so that the tree has the same leaves when it is
-    flattened again. If they are traced, the second item is None.
+    flattened again. If the arrays are traced, the second item is None.
     """
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):

@@ -236,8 +236,8 @@ def _index_dtype(dtype: Any, rows: int = 0) -> Any:
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Convert start indices to the signed type `dtype`. If it cannot represent an index, the result is its largest
-    number."""
+    """Convert start indices to the signed type `dtype`. If this type cannot represent an index, the result is the
+    largest number of the type."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)

@@ -4,8 +4,8 @@ On CPUs, XLA's scatter applies the updates in order, so a scatter-add sums from 
 scatter directly, because ``x.at[ids]`` interprets -1 as the last row. Here, a negative row is dropped like every other
 row out of range. No function declares indices as sorted, because the results on GPUs would be wrong.
 
-On CPUs, XLA scatters in place even if the operand and the indices are the same array. Then it reads indices that it has
-just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
+On CPUs, XLA scatters in place even if the operand and the indices are the same array. Then XLA reads indices that it
+has just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
 """
 
 from __future__ import annotations

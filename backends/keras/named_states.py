@@ -57,7 +57,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     Notes
     -----
     With gradient_accumulation_steps, "step" counts steps, not micro-batches. The result does not contain Nadam's
-    product of momenta, because it does not belong to a variable.
+    product of momenta, because this product does not belong to a variable.
 
     Examples
     --------

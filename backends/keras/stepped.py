@@ -249,7 +249,7 @@ class Stepped(Coalesced):
             store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load the variables that `save_own_variables` stored. If they contain no sums of micro-batches, the sums
+        """Load the variables that `save_own_variables` stored. If the store contains no sums of micro-batches, the sums
         become empty."""
         own = {k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)}  # noqa: SIM118
         if len(own) == len(self._saved()):

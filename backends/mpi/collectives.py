@@ -4,8 +4,8 @@ through mpi4py.
 MPI's blocking calls wait for ever, and most MPI libraries keep a core busy while they wait. So this module makes
 requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each
 pair of ranks exchanges messages with Isend and Irecv, for two reasons. First, MPICH's Allgatherv sends unequal lengths
-in small pieces. For 64 MB from one of two ranks it needs 0.4 to 10 s, while Send and Recv need 0.02 to 0.05 s. Second,
-with pairs an error can contain the rank that did not answer.
+in small pieces. For 64 MB from one of two ranks, Allgatherv needs 0.4 to 10 s, while Send and Recv need 0.02 to 0.05 s.
+Second, with pairs an error can contain the rank that did not answer.
 """
 
 from __future__ import annotations

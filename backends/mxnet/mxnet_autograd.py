@@ -10,9 +10,9 @@ This module works around the following properties of MXNet's autograd:
 - If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. MXNet also ignores
   ``grad_req="add"``. And if the forward function raises an error, recording stays off. So `record_function` replaces
   `autograd.Function`.
-- A gradient function runs later, in a thread of MXNet's engine. If it raises an error, the caller that waits for the
-  result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's thread,
-  such as np_shape and contexts.
+- A gradient function runs later, in a thread of MXNet's engine. If the function raises an error, the caller that waits
+  for the result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's
+  thread, such as np_shape and contexts.
 
 May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """

@@ -101,7 +101,7 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return both operands as NDArrays. One of them may be a Python number, which gets the dtype and rank of the
+    """Return both operands as NDArrays. One operand may be a Python number, which gets the dtype and rank of the
     other."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b

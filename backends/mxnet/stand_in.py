@@ -28,7 +28,8 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """Return the module ``mxnet``. If it has not been imported yet, import it with the stand-in and without warnings.
+    """Return the module ``mxnet``. If MXNet has not been imported yet, import it with the stand-in and without
+    warnings.
 
     Raises
     ------

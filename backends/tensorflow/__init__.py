@@ -4,7 +4,8 @@ Each primitive consists of one or a few TensorFlow operations, so it runs on any
 backend compensates for the following properties of TensorFlow:
 
 - `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
-  several threads. So `tf.scatter_nd` computes sums. On CPUs, it adds from left to right with any number of threads.
+  several threads. So `tf.scatter_nd` computes sums. On CPUs, `tf.scatter_nd` adds from left to right with any number of
+  threads.
 - Grappler, which optimizes the graphs of tf.function, replaces divisions by products with the reciprocal of a constant,
   or with `rsqrt`. Grappler also merges products with constants, and reorders sums. `opaque` prevents all this.
 - Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also

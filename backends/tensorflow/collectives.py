@@ -187,8 +187,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of workers of the current strategy. Return None if no strategy is in scope, or if it has several
-    replicas that are not processes."""
+    """Return the group of workers of the current strategy. Return None if no strategy is in scope, or if the strategy
+    has several replicas that are not processes."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()

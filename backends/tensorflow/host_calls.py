@@ -89,8 +89,8 @@ def _mark() -> str | None:
 
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Return the results of `call` if the graph runs in this process. If it runs anywhere else, return the results of
-    `otherwise`."""
+    """Return the results of `call` if the graph runs in this process. If the graph runs anywhere else, return the
+    results of `otherwise`."""
     with record.stop_recording():  # the caller defines the gradient if there is one
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
@@ -202,8 +202,8 @@ def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tup
     """Group the slots in range by row. Return (order, ids, starts, number), where `number` says how many values are
     needed.
 
-    If there are no positions, `number` contains the number of indices. Otherwise it contains the smallest position, and
-    the largest position plus one.
+    If there are no positions, `number` contains the number of indices. If there are positions, `number` contains the
+    smallest position, and the largest position plus one.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]

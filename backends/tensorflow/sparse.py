@@ -62,7 +62,7 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 def to_native(
     values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
 ) -> tf.IndexedSlices:
-    """Make a tf.IndexedSlices. If the shapes agree or the number of rows is unknown, it gets the dense_shape tensor of
+    """Make a tf.IndexedSlices. If the shapes agree or the number of rows is unknown, use the dense_shape tensor of
     `like`.
 
     Otherwise the dense_shape is a new tensor. The new tensor is int32 if the dense_shape of `like` is int32 and the

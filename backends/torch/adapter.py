@@ -400,9 +400,9 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
     Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if
     autograd records operations on one of them.
 
-    If `written` is True, the caller will write to the tensors. Then they may require gradients. But each tensor must be
-    contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result is
-    None.
+    If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But each tensor
+    must be contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result
+    is None.
     """
     if not plain_eager():
         return None

@@ -43,7 +43,7 @@ def rounded_sqrt(x: Tensor) -> Tensor:
     """Return the correctly rounded square root of each element.
 
     For float64, this function computes the difference between `x` and the square of torch's root, and corrects the
-    root. For other dtypes, it rounds torch's float64 root to the dtype.
+    root. For other dtypes, this function rounds torch's float64 root to the dtype.
     """
     if x.dtype is not torch.float64:  # rounding removes the float64 root's error in the last place
         return x.double().sqrt().to(x.dtype)
@@ -56,7 +56,7 @@ def rounded_sqrt(x: Tensor) -> Tensor:
 
 def _shift(x: Tensor, root: Tensor) -> Tensor:
     """Return the correction that must be added to torch's float64 root of `x`. The correction is at most one unit in
-    the last place. For the roots 0, inf and NaN it is 0."""
+    the last place, and 0 for the roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
     lower = root - upper

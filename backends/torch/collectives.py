@@ -116,7 +116,7 @@ class TorchGroup(Group):
 
     @property
     def process_group(self) -> Any:
-        """Return torch's process group. If it has been destroyed, raise RuntimeError."""
+        """Return torch's process group. Raise RuntimeError if the process group has been destroyed."""
         found = self._process_group()
         if found is None:
             raise RuntimeError(f"{self.engine}: this process group has been destroyed")
@@ -145,10 +145,10 @@ class TorchGroup(Group):
         return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
-        """Start all sends and receives, and wait until they are done. Each item of `moves` is (isend or irecv, the
+        """Start all sends and receives, and wait until all are done. Each item of `moves` is (isend or irecv, the
         tensor, the other rank).
 
-        Raise `_EngineError` for the first of them that fails.
+        Raise `_EngineError` for the first send or receive that fails.
         """
         group = self.process_group
         failed: list[_EngineError] = []

@@ -49,7 +49,8 @@ def shield() -> None:
     """Make Dynamo skip the code of islices, except the modules in `TRACED`. If torch has the required hooks, also make
     calls of islices nodes of graphs.
 
-    If Dynamo has not been imported yet, this happens as soon as it is imported. Further calls have no effect.
+    If Dynamo has not been imported yet, both changes are made as soon as Dynamo is imported. Further calls have no
+    effect.
     """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()

@@ -57,7 +57,7 @@ def clip_grad_norm_(
     max_norm : float, or any object that float() accepts
         A number that is not negative.
     norm_type : float
-        The order of the norm: 1, 2 or inf. Without a group, it may be any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
     error_if_nonfinite : bool
         If True, raise RuntimeError if the norm is NaN or infinite. If False, such a norm is used like any other.
     foreach : bool, optional
@@ -143,7 +143,7 @@ def get_total_norm(
     tensors : Tensor or iterable of Tensor
         Dense or sparse tensors (COO, one sparse dimension) on any devices. Duplicate rows are summed first.
     norm_type : float
-        The order of the norm: 1, 2 or inf. Without a group, it may be any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
     error_if_nonfinite : bool
         If True, raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
@@ -376,8 +376,8 @@ def _measured(call: str, request: Callable[[], Question], group: Any, *, over: b
     """Return the norm twice, in float64 and in the dtype of the user's result, as arrays of shape (1,). If `over` is
     True, compute the norm over the gradients of all ranks.
 
-    The function `request` checks all arguments. If it raises an error and there is a group, the error is also reported
-    to the other ranks.
+    The function `request` checks all arguments. If `request` raises an error and there is a group, the other ranks get
+    a report of the error.
     """
     if over:
         total = measure_over(call, request, group)[1]
@@ -462,7 +462,8 @@ def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
 
 
 def _with_separate_elements(grad: Tensor) -> Tensor:
-    """Return the gradient if its elements do not share memory. If they do, as after expand, return a copy.
+    """Return the gradient if its elements do not share memory. If elements share memory, as after expand, return a
+    copy.
 
     If elements share memory, torch raises an error for writes to them, or changes an element repeatedly.
     """

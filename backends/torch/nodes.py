@@ -325,7 +325,7 @@ class _Replayed:
 
 
 def expanded(s: IndexedSlices) -> Tensor:
-    """Return the values of slices. If they are not known yet, compute them."""
+    """Return the values of slices. If the values are not known yet, compute them."""
     return s.values  # type: ignore[no-any-return]
 
 

@@ -2,8 +2,8 @@
 make_fx.
 
 If a transform, mode or tracer is active, the memory of a tensor is only a part of the tensor. So NumPy must not compute
-with it. A transform wraps the tensors that it sees, and a tracer treats values that are read from its inputs as
-constants. May import: `torch`.
+with such a tensor. A transform wraps the tensors that it sees, and a tracer treats values that are read from its inputs
+as constants. May import: `torch`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def in_functorch() -> bool:
 
 
 def below(x: torch.Tensor) -> torch.Tensor | None:
-    """Remove the wrappers of torch.func.grad and jvp from a tensor. Return None if it also has a wrapper of vmap."""
+    """Remove the wrappers of torch.func.grad and jvp from a tensor. Return None if the tensor also has a wrapper of
+    vmap."""
     while is_wrapped(x):
         if _C._functorch.is_batchedtensor(x):
             return None

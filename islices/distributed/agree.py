@@ -159,7 +159,7 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
 
 
 def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
-    """Describe how the ranks' values differ, name by name. If they do not differ, return "".
+    """Describe how the ranks' values differ, name by name. If the values do not differ, return "".
 
     If `optional` is True and every rank has a name, None counts as equal to any value. Names in `free` are not
     compared.

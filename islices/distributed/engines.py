@@ -110,8 +110,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         connects several processes. If several engines do, None stands for the framework's engine: torch.distributed,
         JAX, TensorFlow, or MPI for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send. If several engines are possible, `like` decides between them. Without `like`,
-        the function then raises ValueError.
+        The backend of the arrays to send. If several engines are possible, `like` decides between these engines.
+        Without `like`, the function then raises ValueError.
     timeout : float, optional
         The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI.
 

@@ -127,8 +127,8 @@ def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host
     (values, rows) of this gradient.
 
     `values` contains the gradients of the fetched rows at the positions `places`, which are ascending. For each fetched
-    row, a rank sends one bit that is 1 if the row has a gradient. Then it sends the gradients, in the order of the
-    fetched rows.
+    row, a rank sends one bit that is 1 if the row has a gradient. Then the rank sends the gradients, in the order of
+    the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)

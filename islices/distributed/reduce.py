@@ -285,9 +285,9 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
     """Return zeros for the leaves in `names`, which are None on this rank. Leaves that are None on every rank are left
     out.
 
-    The zeros are arrays of the framework of this rank's other leaves. If this rank has no other leaves, they are arrays
-    of the framework that the first rank with leaves uses. If this rank cannot load that framework, they are NumPy
-    arrays.
+    The zeros are arrays of the framework of this rank's other leaves. If this rank has no other leaves, the zeros are
+    arrays of the framework that the first rank with leaves uses. If this rank cannot load that framework, the zeros are
+    NumPy arrays.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]

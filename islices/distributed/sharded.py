@@ -440,8 +440,8 @@ class ShardedTable:
         optimizer : Optimizer
             The optimizer, which must be the same on every rank. The frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale first. If it is None, it must be None on every rank, and
-            the table and the state stay unchanged.
+            The result of `reduce`, which you may clip or scale first. If `grad` is None, it must be None on every rank,
+            and the table and the state stay unchanged.
         state : dict
             The result of `init` or of the previous step.
         donate : bool

@@ -177,8 +177,8 @@ def save_sharded(
     Parameters
     ----------
     folder : str or path
-        If the folder does not exist, the call makes it. If it contains a checkpoint, the call replaces this checkpoint
-        as soon as all ranks have written the new one. So each table needs a separate folder.
+        If the folder does not exist, the call makes it. If the folder contains a checkpoint, the call replaces this
+        checkpoint as soon as all ranks have written the new checkpoint. So each table needs a separate folder.
     table : ShardedTable
     state : dict, optional
         The result of `ShardedTable.init` or `step`.
@@ -315,8 +315,8 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 
 def _blocks(x: Host) -> list[Host]:
-    """Divide an array into blocks of rows. Each block has about `BLOCK` bytes. If that were more than `MOST_BLOCKS`
-    blocks, they are larger."""
+    """Divide an array into blocks of about `BLOCK` bytes, or into at most `MOST_BLOCKS` larger blocks. Each block
+    consists of whole rows."""
     rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 

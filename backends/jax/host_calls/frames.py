@@ -178,8 +178,8 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Handle a call from XLA. If it is a call for metadata, write the version; else run the task in parts on
-        several threads."""
+        """Handle a call from XLA. If the call is for metadata, write the version. Else run the task in parts on several
+        threads."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
             metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)

@@ -35,8 +35,8 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return True if XLA accepts the handlers. If it does not, because they are for another version of its API, warn
-    and return False."""
+    """Return True if XLA accepts the handlers. If XLA rejects the handlers, which are for one version of XLA's API,
+    warn and return False."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:

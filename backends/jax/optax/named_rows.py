@@ -26,7 +26,7 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return True for slices and tables. In this package they count as single leaves, although JAX flattens them to
+    """Return True for slices and tables, which are single leaves in this package, although JAX flattens them to
     arrays."""
     return isinstance(x, (IndexedSlices, Table))
 
@@ -46,7 +46,8 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 
 
 def checked(updates: Any) -> Any:
-    """Return updates unchanged. Raise TypeError if they contain a Table, or slices with arrays of another framework.
+    """Return updates unchanged. Raise TypeError if `updates` contains a Table, or slices with arrays of another
+    framework.
 
     If a transformation has changed the indices of slices, the slices raise ValueError when they are used (see
     `islices.backends.jax.pytree`).
@@ -90,7 +91,8 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """Return the rows of `x` that the gradient contains. If the step is differentiated, they are constants."""
+        """Return the rows of `x` that the gradient contains. If the step is differentiated, these rows are
+        constants."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 

@@ -583,8 +583,8 @@ class SGD(RowOptimizer):
 class SparseAdam(RowOptimizer):
     """Lazy Adam with the arithmetic of torch.optim.SparseAdam. Dense gradients raise an error.
 
-    ``Adam(params, semantics="torch")`` computes the same steps, and also accepts dense gradients. For these it computes
-    the steps of torch.optim.Adam.
+    ``Adam(params, semantics="torch")`` computes the same steps, and also accepts dense gradients. For dense gradients,
+    it computes the steps of torch.optim.Adam.
 
     Parameters
     ----------

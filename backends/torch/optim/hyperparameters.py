@@ -62,7 +62,7 @@ class Rate(Schedule):
         return str(self.value)
 
     def set(self, lr: Any) -> None:
-        """Set the learning rate. Raise TypeError or ValueError if it is invalid."""
+        """Set the learning rate. Raise TypeError or ValueError if `lr` is invalid."""
         number = _plain(lr, "lr")
         if not is_real(number):
             hint = " (schedules are those of torch.optim.lr_scheduler)" if callable(lr) else ""
@@ -95,7 +95,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """Return a copy of the group in which no option and no hyperparameter is missing.
 
     If a hyperparameter is missing, it gets the value in `defaults`, provided that the group's semantics has this
-    hyperparameter. If there is no such value, it gets the default of the semantics, or None.
+    hyperparameter. Otherwise, a missing hyperparameter gets the default of the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])

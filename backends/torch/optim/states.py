@@ -60,8 +60,8 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        An optimizer of torch.optim or of `islices.backends.torch.optim`. If it is of any other class, the arrays keep
-        the names that this class uses.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer is of any other class, the
+        arrays keep the names that this class uses.
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
 

@@ -22,8 +22,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The causes that together explain a difference. A difference of gradients has at most two causes, a difference of
-    optimizer steps any number.
+    """The causes that together explain a difference. A difference of gradients has at most two causes. A difference of
+    optimizer steps may have any number.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ class Stored:
 
     @lazy_property
     def slot_norm(self) -> float | None:
-        """Return the norm of the slots before they are summed, or None if there are no duplicates."""
+        """Return the norm of the slots before duplicates are summed, or None if there are no duplicates."""
         return norm_of(self.slots) if self.has_duplicates else None
 
     @lazy_property

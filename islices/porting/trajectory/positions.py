@@ -54,8 +54,8 @@ class Step:
 
     @property
     def applied(self) -> Leaves:
-        """Return the gradients that the optimizer gets. For each tensor, this is the clipped gradient if it is
-        recorded, else the raw gradient."""
+        """Return the gradients that the optimizer gets: for each tensor, the clipped gradient if it is recorded, else
+        the raw gradient."""
         return {**self.get("gradients"), **self.get("clipped")}
 
     def table(self, name: str) -> TableStep:

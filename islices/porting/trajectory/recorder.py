@@ -24,7 +24,7 @@ class Recorder:
     Parameters
     ----------
     folder : str or path
-        The folder for the files. If it does not exist, the recorder creates it.
+        The folder for the files. If the folder does not exist, the recorder creates it.
     every : int
         The recorder writes step 1 and each step whose number is a multiple of `every`. All other steps are counted but
         not written.
@@ -105,8 +105,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the recorder will write the current step. If it will not, you need not compute values for the
-        step."""
+        """Return True if the recorder will write the current step. If not, you need not compute values for the step."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:

@@ -35,7 +35,7 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain. All earlier positions agree.
+        The first position where rounding does not explain the difference. All earlier positions agree.
     tensor : str
         The name of the tensor that exceeds its allowance most.
     apart, allowed : float

@@ -1,11 +1,11 @@
-"""Judge one step of two sides, position by position, up to the first position that rounding does not explain.
+"""Judge one step of two sides, position by position, up to the first difference that rounding does not explain.
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm, as in `diff` (SPEC clause 22). In addition, it
-may differ by `FLOOR` eps times the norm of all tensors at the position. If rounding has changed the tables, outputs,
-loss and gradients also differ. So the allowance also includes `GROWTH` times the relative distance of the tables. For
-this distance, only the rows in the step's gradients count. If this part of the allowance exceeds `MOST_SLACK`, the
-position is no longer judged.
+functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm, as in `diff` (SPEC clause 22). In addition, a
+tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed the tables,
+the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH` times the
+relative distance of the tables. For this distance, only the rows in the step's gradients count. If this part of the
+allowance exceeds `MOST_SLACK`, the position is no longer judged.
 
 **Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 

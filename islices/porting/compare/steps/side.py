@@ -29,7 +29,7 @@ class TableStep:
 
     A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
     number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
-    "semantics", "rows" and numbers. If it contains no numbers, it is used to choose between formulas that make the same
+    "semantics", "rows" and numbers. A description without numbers is used to choose between formulas that make the same
     step. The description {"class": name} stands for a class that `islices.optim` does not have.
     """
 
