@@ -77,8 +77,8 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, and for two
-    floats if one is not finite, the function returns `operation(a, b)`.
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, the function
+    returns `operation(a, b)`. It does the same for two floats if one is not finite.
 
     `numerator(n, d, m, e)` returns the numerator of the result for a = n / d and b = m / e. The denominator is d * e.
     """
@@ -128,8 +128,8 @@ def halves(terms: list[Any], kind: str) -> Any:
 
 
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
-    """Return the sum of the rows, added from left to right (clause 3). Each addition rounds to the wide type; 16-bit
-    results are rounded again at the end."""
+    """Return the sum of the rows, added from left to right (clause 3). Each addition is rounded to the wide type. A
+    16-bit result is rounded again at the end."""
     total = contributions[0]
     for row in contributions[1:]:
         total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
@@ -336,8 +336,8 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 # ---------------------------------------------------------------------- rows and padding
 def filtered(x: Any, keep: Any) -> Any:
-    """Return only the rows r for which keep(r) is True. A sparse result omits the other rows; a dense result has zeros
-    instead."""
+    """Return x with only the rows r for which keep(r) is True. A sparse result omits the other rows, and a dense result
+    has zeros in their place."""
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]

@@ -1,4 +1,4 @@
-"""Check a command's arguments and output files before a long run begins, and write the output."""
+"""Check the arguments and the output files of a command before its long run begins, and write the output."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def need_rich() -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line to a width, and return the lines. Further lines have the indentation of the first line, or four
-    spaces if it has none."""
+    """Wrap a line to a width, and return the lines. All lines are indented like the first line. If the first line is
+    not indented, the other lines are indented by four spaces."""
     indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]

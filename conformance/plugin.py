@@ -77,8 +77,8 @@ def _check_environment(variant: Variant) -> None:
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """Return the modes of the backend that the variant and --islices-modes both allow. If the variant cannot run here,
-    return []."""
+    """Return the backend's modes that both the variant and --islices-modes allow. If the variant cannot run on this
+    machine, return []."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
@@ -89,8 +89,8 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
 def parametrize(
     metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
 ) -> None:
-    """Parametrize a test function of (subject, mode, variant) with the items of `find(selection, modes)`. Skip variants
-    for which `runs(variant)` is False."""
+    """Parametrize a test function that has the parameters (subject, mode, variant). `find(selection, modes)` returns
+    the items. Skip variants for which `runs(variant)` is False."""
     selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
     params = [
         pytest.param(
@@ -105,8 +105,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, and put mode host last within a variant. By then, the process that tests NumPy has
-    compiled the kernels that mode host uses."""
+    """Order the cases by variant, and put mode host last within a variant. Mode host uses kernels that the process for
+    NumPy compiles; the other modes give this process time to finish."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -146,7 +146,8 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """Write a line about the current work, which `islices conform` shows. Do nothing without --islices-phases."""
+        """Write a line about the current work to the report, where `islices conform` reads the line. Do nothing without
+        --islices-phases."""
         if self.phases:
             self.write("phase", says=says)
 

@@ -1,8 +1,9 @@
-"""Compute the bounds within which rounding explains a difference from the expected result, as the specification states.
+"""Compute how far a result may differ from the expected result because of rounding. The specification states the
+bounds.
 
-Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
-optimizers. islices on NumPy computes the sums of |terms|, the counts of terms and the changes of the weights from the
-case's arguments.
+Clause 20 states the bound of sums in any order, and clause 22 that of norms and of factors computed from norms. Clause
+23 states the bound of optimizer steps. islices on NumPy computes the sums of |terms|, the counts of terms and the
+changes of the weights from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -31,15 +32,15 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The largest allowed distance of each element of a result's arrays, and the clause that states this bound."""
+    """The largest allowed error of each element in a result's arrays, and the clause that states this bound."""
 
     says: str
     allowed: list[Any]
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return one bound per array of a result, in order; slices get a bound for their values only. Return None if no
-    clause has a bound for the case."""
+    """Return one bound per array of the result, in order. For slices, only the values have a bound. Return None if no
+    clause states a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)

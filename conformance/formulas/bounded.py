@@ -125,8 +125,8 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """Return the factor times this sum, as an open sum with the same number of terms. An evaluation may multiply
-        the sum or each term."""
+        """Return the factor times this sum, as an open sum with the same number of terms. The bound allows both orders:
+        an evaluation may multiply the sum, or each term before the sum."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -175,8 +175,8 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Return the number with a bound that allows `count` more roundings, because a quotient can be computed in
-        several ways."""
+        """Return the number with a bound that allows `count` more roundings. Such roundings occur because a quotient
+        can be computed in several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 

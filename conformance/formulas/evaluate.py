@@ -41,7 +41,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A sequence of steps of one formula: the options, and the name of the inputs (initial weights and gradients)."""
+    """A sequence of steps of one formula. The fields are the options and the name of the inputs, which are the initial
+    weights and the gradients."""
 
     formula: Formula
     name: str
@@ -132,8 +133,8 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the columns of the
-    copy are repeated to the same width."""
+    """Return a copy of x in which the given rows have the values `moved`. If `moved` is wider because of a mistake, the
+    columns of the copy are repeated to the same width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found

@@ -52,8 +52,8 @@ class Formula:
         return self.name.partition(".")[0]
 
     def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the rule: those in `form`, and the user's options with the given values or the
-        defaults. Raise ValueError for an unknown option."""
+        """Return all options of the rule: first the options in `form`, then the user's options with the given values or
+        the defaults. Raise ValueError for an unknown option."""
         if unknown := given.keys() - self.options.keys():
             raise ValueError(
                 f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"

@@ -2,9 +2,9 @@
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
-whose squares overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have
-empty bags, repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a
-sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
+whose squares overflow. The signs of elements change, some elements stay zero, and one step has only zeros or no rows.
+Lookups have empty bags, repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a
+product and a sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -159,7 +159,7 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Scale the weights down, so that the epsilon that is added to a norm matters."""
+    """Scale the weights down. With small weights, an epsilon that is added to a norm is visible in the result."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 

@@ -33,8 +33,8 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """Return the grade: 1 if all scores are within the bound for float64 scalars, 2 if within the bound for float32
-        scalars. Return None for larger scores, and if there are no scores."""
+        """Return 1 if all scores are within the bound for float64 scalars, else 2 if all are within the bound for
+        float32 scalars. Return None if a score is larger, or if there are no scores."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)

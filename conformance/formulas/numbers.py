@@ -1,7 +1,7 @@
 """Define the numbers and array operations for rules: `Numbers` in float64, and `BoundedNumbers` with a bound.
 
-A rule uses only `Numbers`, arrays and the operators + - * /. So the same code computes the vectors, with
-`BoundedNumbers` and arrays of `Real`, and a float64 trajectory, with `Numbers`.
+A rule uses only `Numbers`, arrays and the operators + - * /. So one rule serves two purposes. With `BoundedNumbers` and
+arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64 trajectory.
 
 May import: `numpy`, this folder.
 """
@@ -23,9 +23,9 @@ DOUBLE = 2.0**-50
 class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
-    ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate methods, because the grades
-    of clause 28 compute these scalars differently: `gain` (1 - beta) and `correction` (1 - beta^t). A division by 0,
-    which only mistakes cause, gives infinity or NaN.
+    ``h`` contains the options as plain numbers. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
+    separate methods. Digits cancel in these scalars, and the grades of clause 28 compute them differently. A division
+    by 0, which only mistakes cause, gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -47,7 +47,7 @@ class Numbers:
         return 1.0 - self.h[name]
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        """Return 1 - beta^t, where beta is the option `name`; t is the current step by default."""
+        """Return 1 - beta^t, where beta is the option `name`. By default, t is the current step."""
         return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -130,7 +130,8 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar in which digits cancel. `single` is the error in grade 2 before the last rounding."""
+        """Return a scalar whose formula cancels digits. `single` is the error of this scalar in grade 2 before the last
+        rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))

@@ -1,4 +1,5 @@
-"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
+"""Look for counterexamples. The commands are ``python -m islices.conformance.properties laws``, ``hostile`` and
+``files``.
 
 ``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls with hostile
 arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.

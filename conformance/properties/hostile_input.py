@@ -88,7 +88,7 @@ class Draw:
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
     def _laid_out(self, x: Host) -> Any:
-        """Return an array with the same numbers that is read-only, or has another memory layout or byte order."""
+        """Return an array that has the same numbers, but is read-only or has another memory layout or byte order."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
             memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))

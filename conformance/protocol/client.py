@@ -6,9 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. Any other line that the adapter prints is a stray line. The client counts stray lines and
-stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or exceeds the
-time limit, the next call starts a new process.
+The adapter ends when its input ends. Any other line that the adapter prints is a stray line. The client counts stray
+lines and stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or
+exceeds the time limit, the next call starts a new process.
 
 May import: this folder.
 """
@@ -89,7 +89,8 @@ class CallError(AdapterError):
 
 # ---------------------------------------------------------------------- the process
 class _Process:
-    """A process with threads that read and write its pipes, so that the process cannot block its caller."""
+    """A process, and the threads that read and write its pipes. Because of these threads, the process cannot block its
+    caller."""
 
     def __init__(self, command: Sequence[str]) -> None:
         own_group: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}

@@ -142,7 +142,8 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 
 
 def padded(rank: int, size: int) -> Slices:
-    """Return slices with padding slots. Padding is last on even ranks, and first and in the middle on odd ranks."""
+    """Return slices with padding slots. On even ranks, the padding slots are the last slots. On odd ranks, padding
+    slots are at the beginning and in the middle."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
     return replace(sparse(seeded("padded", rank), ids), padded=True)
 
@@ -173,8 +174,8 @@ def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
 
 
 def cancelling(rank: int, size: int) -> Slices:
-    """Return slices in which row 0 sums to 0 on each rank, and row 1 over each pair of ranks. The result must contain
-    both rows, even if they are zeros."""
+    """Return slices in which row 0 sums to 0 on each rank, and row 1 sums to 0 over each pair of ranks. The result must
+    contain both rows, even if they are zeros."""
     sign = -1.0 if rank % 2 else 1.0
     return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 

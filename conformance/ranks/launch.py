@@ -34,7 +34,8 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and their printed texts. There is one text per rank, but a single text for MPI."""
+    """All ranks of a run, in order, and the texts that they printed. There is one text per rank, except that MPI has a
+    single text for all ranks."""
 
     ranks: list[Finished]
     output: list[str]

@@ -1,8 +1,8 @@
 """Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
 part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. One mark
-stands for all passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A cell shows
+one mark for all passes, and the counts of all other outcomes. Each variant (kernels off, read-only, ...) has a further
 row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
@@ -42,7 +42,8 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row: the head, the number of distinct cases, and for each column a cell with one part per mode."""
+    """A row of the compact matrix: its head, its number of distinct cases, and one cell per column. A cell has one part
+    per mode."""
 
     head: str
     cases: int

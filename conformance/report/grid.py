@@ -138,8 +138,8 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of several runs of one backend. A later name that begins with the first name omits this
-    beginning."""
+    """Return the names of several runs of one backend as one text. If a later name begins with the first name, this
+    beginning is omitted."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 

@@ -1,4 +1,5 @@
-"""Merge several reports into one. The reports must have the same vectors, and two runs of one column need --replace."""
+"""Merge several reports into one. The reports must come from the same vectors. If two reports contain the same column,
+the merge needs --replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read JSON lines as runs. A report may come from an untrusted source, so the type of every value is checked first.
+"""Read JSON lines as runs. A report may come from an untrusted source, so this module checks the type of every value.
 
 This module replaces unprintable characters with Python escapes, so that renderers write only printable text. Examples
 of unprintable characters are terminal escape sequences, marks that change the direction of text, and halves of
@@ -107,7 +107,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """The error for a faulty line. A ``broken`` line may be the first half of a valid line."""
+    """The error for a faulty line. ``broken`` is True if the line may be the first half of a valid line."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)

@@ -61,8 +61,8 @@ class Tensor:
 
 
 class RowGradient:
-    """The library's sparse gradient: values (n, ...) for the rows (n,) of a table with the given shape. Rows may
-    repeat."""
+    """The library's sparse gradient of a table with the given shape. ``values[k]`` belongs to row ``rows[k]`` of the
+    table; a row may occur several times."""
 
     def __init__(self, values: Tensor, rows: Tensor, shape: tuple[int, ...]) -> None:
         self.values, self.rows, self.shape = values, cast(rows, "i64"), shape

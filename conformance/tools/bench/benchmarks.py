@@ -52,8 +52,8 @@ def default_cases() -> list[Benchmark]:
 
 
 def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
-    """Return every sensible combination of the given values. Without a given operation, use all operations. Other axes
-    without given values have the defaults of `Benchmark`."""
+    """Return every sensible combination of the given values. If no operation is given, use all operations. For every
+    other axis without given values, use the default of `Benchmark`."""
     defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
     values = [given.get(axis) or defaults[axis] for axis in AXES]
     return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]

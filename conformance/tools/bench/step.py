@@ -132,7 +132,8 @@ class Problem:
 # ---------------------------------------------------------------------- implementations with islices, the same code on
 # each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return {label: function that makes an implementation with islices}. The label "islices" is for the usual form.
+    """Return {label: function that makes an implementation with islices}. The label "islices" stands for the usual
+    form.
 
     For a model with several tables, return only the `more_of_ours` of the framework, if there are any.
     """

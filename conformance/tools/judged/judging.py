@@ -25,8 +25,8 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement as JSON for the table: the grade, the highest scores, the cause, the worst place, and the
-    parts that were not judged."""
+    """Return the parts of a judgement that the table needs: the grade, the highest scores, the cause, the worst place,
+    and the parts that were not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {

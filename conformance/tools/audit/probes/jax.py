@@ -68,7 +68,7 @@ def half_ones() -> jax.Array:
 
 
 def grown() -> bool:
-    """Return True if a gather's gradient needs more memory than half of the table."""
+    """Return True if the gradient of a gather needs more than half of the table's memory."""
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2

@@ -154,8 +154,8 @@ def half_done() -> Any:
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Return "stepped" or "skipped": whether a GradScaler takes the step for a gradient with two slices of one row,
-    each with `value`."""
+    """Return "stepped" if a GradScaler takes the step, else "skipped". The gradient has two slices of one row, each
+    with `value`."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))

@@ -208,8 +208,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return an implementation that sums the gradients of rows directly from the gradient of the bags, without one
-        slice per id."""
+        """Return an implementation that sums the gradients of rows directly from the gradient of the bags. The
+        implementation does not make one slice per id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)
