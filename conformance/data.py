@@ -95,8 +95,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only flag is
-    "eager", for a case that cannot be traced.
+    ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only possible
+    flag is "eager". It marks a case that cannot run in traced mode.
     """
 
     id: str

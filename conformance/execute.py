@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
 If the setup raises an error, the case is a harness error (`HarnessError`). A case fails if the call raises an
-unexpected error, changes an argument (`ChangedInputError`), or returns another result than expected.
+unexpected error, changes an argument (`ChangedInputError`), or returns an unexpected result.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The writer of the report of one process. Each variant is one run: a header, a line at the start and the end of
-    each case, and a footer."""
+    """The writer of the report of one process. Each variant is one run. A run consists of a header, a line at the start
+    and a line at the end of each case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -152,7 +152,8 @@ class Report:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """Begin the run of a variant. First end the current run, and write empty runs for the variants in between."""
+        """Begin the run of a variant. First end the current run, and write empty runs for the variants between that run
+        and the new run."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return one bound per array of the result, in order. For slices, only the values have a bound. Return None if no
+    """Return one bound per array of the result, in order. Of slices, only the values have a bound. Return None if no
     clause states a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
@@ -68,8 +68,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest change of
-    an element in one step so far, and |w| is the largest absolute value after step k."""
+    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For each array, R is the
+    largest change of an element in one step so far, and |w| is the largest absolute value after step k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}

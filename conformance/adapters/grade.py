@@ -98,8 +98,8 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield (array of got, array of expected) for each pair of arrays at the same place. For slices, yield only the
-    values."""
+    """Yield the pairs (array of `got`, array of `expected`) of arrays at the same place. For slices, yield only the
+    pair of values."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -130,7 +130,7 @@ def _filled(got: Any, expected: Any) -> Any:
 
 def ulps(got: Array, want: Array) -> list[float]:
     """Return the distance between each element and the wanted element, in units in the last place. The distance is
-    infinite if only one of the two is NaN, and for unequal elements that are not floats."""
+    infinite if only one of the two elements is NaN, or if unequal elements are not floats."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

@@ -61,7 +61,8 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """Run the cases on an adapter. Return the run in a list, because jobs of backends return lists of runs."""
+    """Run the cases on an adapter. Return a list with the run, because the jobs of backends also return lists of
+    runs."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""

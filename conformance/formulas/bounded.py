@@ -16,9 +16,9 @@ The proofs below have the same numbers as the bounds in clause 28, and use the s
    the product, and n of the larger sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
    each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
-   1 + r(n). The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the
-   product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C
-   changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+   1 + r(n). The nth rounding of C W is the rounding of the product c w; this form does not compute that product. Only
+   the product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product
+   by C changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.

@@ -148,7 +148,7 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 def _summed(formula: Formula, g: Rows, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
     """Return the distinct rows of a gradient, the sum of each row's slices, and the sum of the squares of each row's
-    slices. With `duplicates` "last", the sum of a row is its last slice."""
+    slices. If the formula's `duplicates` is "last", the last slice of a row takes the place of the sum."""
     named, places = g.summed()
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))

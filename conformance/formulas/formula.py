@@ -32,8 +32,8 @@ class Formula:
     source: str
     #: the options of the rule that the framework fixes
     form: Mapping[str, Any]
-    #: the options that a user may set, with islices' names and the framework's defaults; only the default of lr is this
-    #: suite's
+    #: the options that a user may set, with islices' names and the framework's defaults; this suite chooses only the
+    #: default of lr
     options: Mapping[str, Any]
     #: name of a state array -> its initial value, or the name of the option with this value
     states: Mapping[str, float | str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Define the rules of lookups: bags of rows, and gradients with respect to the table and to the weights of ids.
 
-The arguments of a rule are `Numbers`, `Bags`, the table and an empty state. The rules in `rules` have a gradient in the
-place of `Bags`.
+The arguments of a rule are `Numbers`, `Bags`, the table and an empty state. The rules in the module `rules` get a
+gradient instead of `Bags`.
 
 May import: `numpy`, this folder.
 """

@@ -130,8 +130,8 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar whose formula cancels digits. `single` is the error of this scalar in grade 2 before the last
-        rounding."""
+        """Return a scalar that is the result of a cancellation. `single` is the error of this scalar in grade 2 before
+        the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))

@@ -1,4 +1,4 @@
-"""Compute scores: errors divided by their bounds.
+"""Compute scores. A score is an error divided by its bound.
 
 May import: `numpy`, `islices.conformance.formulas.evaluate`.
 """

@@ -106,7 +106,7 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's equivalents of one operation of islices. "np.unique" in a label says that NumPy
+    """Return {label: call} for JAX's equivalents of one operation of islices. If a label contains "np.unique", NumPy
     finds the distinct rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)

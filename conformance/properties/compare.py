@@ -36,9 +36,9 @@ def at_most(got: Any, bound: float) -> str:
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
-    """Check that `got` differs from `expected` by at most `bound`, element by element.
+    """Check that |got - expected| is at most `bound` in each element.
 
-    If an element of the bound is not finite, any result passes, because intermediate sums may overflow.
+    If an element of the bound is not finite, any element of `got` passes there, because intermediate sums may overflow.
     """
     numbers = iter(_flat(bound))
 

@@ -56,7 +56,7 @@ class Draw:
         self.n = self.one(3, 3, 0, 1, 8) if self.rows else 0
 
     def one(self, *options: Any) -> Any:
-        """Draw one of the options. Hypothesis shrinks towards the first."""
+        """Draw one of the options. When Hypothesis shrinks a call, it prefers the first option."""
         return options[self._draw(st.integers(0, len(options) - 1))]
 
     def made(self, *makers: Callable[[], Any]) -> Any:

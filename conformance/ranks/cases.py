@@ -33,7 +33,7 @@ class Collective(NamedTuple):
     make : callable (rank, size) -> tree of plain data
     op, strategy : str
     default : bool
-        True if no group is given.
+        True if the call gets None as its group.
     native : bool
         True if sparse leaves have the framework's type.
     exact : bool

@@ -41,7 +41,7 @@ NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bf
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """Return a result rounded to the dtype, as a Python number, as in the vectors."""
+    """Round a result to the dtype, and return a Python number, because the vectors contain Python numbers."""
     return NARROW[dtype](x).item()
 
 

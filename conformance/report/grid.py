@@ -113,10 +113,10 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (names of runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a
-    bound. Notes on runs follow, as (name of the run, "note", text).
+    """Return remarks on unsupported cases, deviations and cases within a bound. A remark is (names of runs, outcome and
+    number of cases, reason). The notes on runs follow, each as (name of the run, "note", text).
 
-    Each reason of a backend occurs once. An example:
+    For each backend, each reason occurs in only one remark. An example of a remark:
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """

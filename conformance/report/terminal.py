@@ -26,7 +26,8 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """Return a rich console. The width is that of the terminal or of the variable COLUMNS, else `edge`."""
+    """Return a rich console. The console is as wide as the terminal, or as the variable COLUMNS requires. Without both,
+    the width is `edge`."""
     from rich.console import Console
 
     console = Console(file=file)

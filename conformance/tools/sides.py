@@ -1,5 +1,5 @@
 """Define the arguments that `islices diff` and `islices parity` share: facts about the compared trainings, and pairs of
-names. The metadata of files may also contain facts.
+names. The metadata of the compared files may also contain such facts.
 
 May import: `islices.cli`.
 """

@@ -1,5 +1,5 @@
-"""Define `Probe`: one call of a framework, the input, the answer that the specification requires, and a sentence about
-the difference.
+"""Define `Probe`, which describes one call of a framework. A probe contains the input, the answer that the
+specification requires, and a sentence about the difference.
 
 Every module in probes/ has a table `PROBES` of probes.
 """

@@ -1,4 +1,4 @@
-"""The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
+"""The part "operations" measures coalesce, clipping, norms and to_dense on several kinds of gradients.
 
 A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
 timing, every implementation runs once, and the norm of its result is compared with the float64 norm. Results of calls

@@ -1,4 +1,4 @@
-"""The part "step": whole training steps, because users wait for whole steps.
+"""The part "step" measures whole training steps, because users wait for whole steps.
 
 A step consists of lookup, loss, gradient, clipping by the global norm in some cases, and an optimizer's step on the
 rows of the batch. The model has tables whose rows are summed in bags; the loss is half the squared distance between

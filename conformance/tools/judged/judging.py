@@ -37,8 +37,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """Judge an entry and return the result for the entry's line. If the library raises an exception, the result
-    describes the exception."""
+    """Judge an entry and return the result. If the library raises an exception, the result describes the exception."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:

@@ -66,6 +66,6 @@ def entries() -> Iterator[Judged]:
     for name, formula in SPARSE:
         chosen = {"lazy_mode": True} if name == "Adam" else {}
         given = "(lazy_mode=True)" if chosen else ""
-        step = lacking(paddle_step(name, **chosen), "weight_decay")  # which raises an error
+        step = lacking(paddle_step(name, **chosen), "weight_decay")  # weight decay raises an error for sparse gradients
         yield Judged(f"paddle.optimizer.{name}{given}, sparse=True", formula, step)
     yield Judged("paddle.nn.ClipGradByGlobalNorm", "tensorflow.clip_by_global_norm", clip)
