@@ -64,8 +64,8 @@ def check(
     """Return a decorator that registers a function as a check.
 
     ``wide`` switches on the framework's 64-bit types during the check. ``full`` limits the check to the full profile.
-    ``traced`` limits the check to traced mode; such a check compiles code itself. ``host`` limits the check to mode
-    host. The check gets the backend and the keyword arguments ``fixed``.
+    ``traced`` limits the check to traced mode, in which the check itself must compile the code. ``host`` limits the
+    check to mode host. The check gets the backend and the keyword arguments ``fixed``.
     """
 
     def register(fn: Checker) -> Checker:
@@ -356,8 +356,8 @@ def far_padding(backend: Backend) -> None:
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Check that a compiled lookup reads zeros for an id outside the table, and that a bag ignores such an id. Compiled
-    code may instead raise the IndexError of eager code."""
+    """Check that a compiled lookup reads zeros for an id outside the table, and that a bag leaves out such an id.
+    Compiled code may instead raise the IndexError of eager code."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
     expected = ""
@@ -457,8 +457,8 @@ def padding_becomes_a_row(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that clip_by_global_norm leaves a gradient unchanged if its norm is below the limit, with the formula of
-    every framework. The norm and the limit are powers of two."""
+    """Check that clip_by_global_norm leaves a gradient unchanged if its norm is below the limit. The check uses the
+    formula of each framework. The norm and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

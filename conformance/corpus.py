@@ -36,8 +36,8 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """Return a seeded float32 upstream gradient of shape ``(*ids.shape, width)``, with absolute values between 1/16 and
-    33/16."""
+    """Return a seeded float32 upstream gradient of shape ``(*ids.shape, width)``, whose numbers have absolute values
+    between 1/16 and 33/16."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

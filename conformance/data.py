@@ -96,7 +96,7 @@ class Case:
     """One call and its expected outcome.
 
     ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only possible
-    flag is "eager". It marks a case that cannot run in traced mode.
+    flag is "eager". This flag marks a case that cannot run in traced mode.
     """
 
     id: str

@@ -1,5 +1,5 @@
-"""Define the table of calls with bad input. Each row has the exception that the specification requires, and the words
-that the message must contain.
+"""Define the table of calls with bad input. Each row contains the exception that the specification requires, and the
+words that must occur in its message.
 
 A message names the argument, its value, and the accepted values (SPEC.md, "Bad input").
 """

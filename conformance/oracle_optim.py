@@ -20,7 +20,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 class Rounded:
-    """A number x of a floating dtype (`kind`), with operations that round once."""
+    """A number x of the floating dtype `kind`. Each operation on such numbers rounds once."""
 
     __slots__ = ("kind", "x")
 
@@ -92,7 +92,7 @@ def power(base: float, t: int) -> Rounded:
 
 def at_step(h: Hyper, t: int) -> Hyper:
     """Return the hyperparameters as numbers for step t. If a hyperparameter is a list, the steps use its numbers in
-    turn, from the start again after the last. An array contains one number."""
+    turn, and begin again after the last number. An array contains one number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 

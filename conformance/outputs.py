@@ -50,8 +50,8 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise UsageError,
-    which names the option."""
+    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise a UsageError
+    that names the option."""
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))

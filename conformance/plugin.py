@@ -1,8 +1,8 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
-The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
-the suite gives an attempt at a case to the fixture ``islices_verdict``, which decides the outcome. With
-``--islices-report``, each outcome becomes a line of the report.
+The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. Each test
+of the suite passes a function that attempts a case to the fixture ``islices_verdict``. The fixture decides the outcome.
+With ``--islices-report``, each outcome becomes a line of the report.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Report:
 
     def end(self, exit: int) -> None:
         """End the current run. The footer contains `exit`, pytest's exit status, if `exit` is above 1. Otherwise the
-        footer contains 1 if a case fails or is a harness error, else 0."""
+        footer contains 1 if a case fails or is a harness error, and 0 if no case does."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))

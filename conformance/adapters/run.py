@@ -49,7 +49,7 @@ class AdapterJob(NamedTuple):
 
 
 class _Lines:
-    """The writer of the report. It also passes each line to the progress board."""
+    """The writer of the report. The writer also passes each line to the progress board."""
 
     def __init__(self, file: IO[str], watched: Watched) -> None:
         self._file, self._watched = file, watched
@@ -85,7 +85,8 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
 
 
 def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threading.Event) -> str:
-    """Call the adapter with each case, and write the outcomes. Return the reason if the run was abandoned, else ""."""
+    """Call the adapter with each case, and write the outcomes. If the run was abandoned, return the reason. Otherwise
+    return ""."""
     items, hello = selection.golden([COMMAND]), client.hello
     counts: Counter[str] = Counter()
     lines.write(

@@ -181,7 +181,7 @@ class Real:
 
 
 def _times(x: float, y: float) -> float:
-    """Return x times y, with 0 times infinity as 0, because a product with an exact 0 has no error."""
+    """Return x times y. The product of 0 and infinity is 0, because a product with an exact 0 has no error."""
     return x * y if x and y else 0.0
 
 
@@ -219,8 +219,8 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
-    """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
-    both results."""
+    """Return x times the factor if the norm exceeds the limit. Otherwise return x. If the comparison is uncertain, the
+    bound allows both results."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:

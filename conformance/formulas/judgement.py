@@ -56,8 +56,8 @@ class Judgement:
 
     @property
     def first(self) -> Score | None:
-        """Return the score of the array that is the first outside of both grades, in the first trajectory with such an
-        array. Return None if no array is outside of both grades.
+        """Return the score of the first array that is outside of both grades. The score comes from the first trajectory
+        with such an array. Return None if no array is outside of both grades.
 
         If a state and the weights computed from the state are outside after the same step, return the score of the
         state.

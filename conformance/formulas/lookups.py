@@ -77,8 +77,8 @@ def _weights(n: Numbers, x: Bags) -> Any:
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
     """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream of its bag
-    times the `share` of the bag and the id's weight. For a maximum, only the row of the maximum gets a gradient; the
-    inputs have no ties."""
+    times the `share` of the bag and the id's weight. If the combiner is the maximum, only the row with the maximum gets
+    a gradient. The inputs contain no ties."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)

@@ -73,7 +73,7 @@ class Numbers:
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        """Return x times the factor if the norm exceeds the limit, else x."""
+        """Return x times the factor if the norm exceeds the limit. Otherwise return x."""
         return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:

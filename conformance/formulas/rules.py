@@ -94,7 +94,7 @@ def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adagrad. With `per_row`, each row has one accumulator, which gets the "mean" or the "sum" of the row's
+    """Apply Adagrad. With `per_row`, each row has one accumulator, which adds up the "mean" or the "sum" of the row's
     squares.
 
     A coupled decay is a separate term. With `shrinks`, implementations may compute (1 - f wd) w - f g; the bound of

@@ -1,5 +1,5 @@
-"""Define the trajectories of each formula. Their options and inputs are chosen so that the results of known mistakes
-are far outside of the bound.
+"""Define the trajectories of each formula. The options and inputs of trajectories are chosen so that the results of
+known mistakes are far outside of the bound.
 
 Learning rates and decays are larger than in practice. For example, a decay applied after the update changes the result
 by lr * decay * |step|. For usual numbers, this change is less than the rounding of the weight.

@@ -1,6 +1,6 @@
 """JAX's calls on sparse gradients, both in the form that users write and in the fastest known form.
 
-This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
+This module does not import islices, so that the conformance suite and the bench compare islices with JAX itself. JAX
 has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
 rows.
 """

@@ -3,8 +3,8 @@
 A law is a function of drawn arguments that makes public calls. The law returns a tuple, which a function of the module
 `compare` checks. The default function is `same_bits`; it checks that two results have the same bits.
 
-A printed counterexample contains the source code of the law, so that users can run it. So a law uses only its
-arguments, `islices` and Python's builtins.
+A printed counterexample contains the source code of the law, so that users can run the law. Therefore, a law uses only
+its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations

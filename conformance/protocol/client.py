@@ -66,7 +66,7 @@ class Unsupported(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The adapter's answer that a call is invalid, with the name of a Python exception and a message."""
+    """The adapter's answer that a call is invalid. The answer contains the name of a Python exception and a message."""
 
     error: str
     message: str
@@ -76,7 +76,7 @@ Answer = Ok | Unsupported | Refused
 
 
 class AdapterError(Exception):
-    """The error for a broken adapter, which is no evidence about the adapter's arithmetic."""
+    """The error for a broken adapter. This error is no evidence about the adapter's arithmetic."""
 
 
 class StartError(AdapterError):
@@ -333,8 +333,8 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """Return the line of an error output that probably explains why the process ended: the last line that mentions an
-    error, else the last line."""
+    """Return the line of an error output that probably explains why the process ended. The function returns the last
+    line that mentions an error, or the last line if no line mentions an error."""
     lines = text.splitlines() or [""]
     reported = [
         line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)

@@ -65,7 +65,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy, or only for the first strategy if ``once`` is True."""
+    """Add a case for each strategy. If ``once`` is True, add a case only for the first strategy."""
     strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -247,7 +247,7 @@ case("none/nothing", lambda rank, size: [], once=True)
 
 def network(rank: int, size: int) -> Any:
     """Return a tree with more leaves than fit in the first message that ranks exchange. Some leaves are None. On odd
-    ranks, the dict has the reverse order."""
+    ranks, the keys of the dict are in reverse order."""
     rng = seeded("network", rank)
     layers: list[Any] = []
     for k in range(12):
@@ -279,7 +279,7 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", once=True)
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """Return the slices of a whole batch, with numbers whose sums are exact."""
+    """Return the slices of a whole batch. All sums of the slices' numbers are exact."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)

@@ -188,8 +188,8 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH. Return None if neither
-    exists."""
+    """Return the path of mpiexec. The program next to this Python, which the mpich wheel installs, is preferred to a
+    program on PATH. Return None if neither exists."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 

@@ -1,5 +1,5 @@
-"""Define calls that must fail on every rank, with an error that names the difference or the failed rank. After each
-call, the group must be usable by the next call."""
+"""Define calls that must raise an error on every rank. The error must name the difference between the ranks, or the
+rank that failed. After each call, the group must be usable by the next call."""
 
 from __future__ import annotations
 

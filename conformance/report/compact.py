@@ -62,7 +62,7 @@ class Compact:
     """The modes of each column, in the order of the parts in its cells."""
     groups: list[Line]
     settings: list[Line]
-    """The rows of totals: one row per variant, with one part for all modes."""
+    """The rows with totals. There is one row per variant, and its cells have one part for all modes."""
 
 
 def compact(runs: Sequence[Run]) -> Compact:

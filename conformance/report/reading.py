@@ -163,8 +163,8 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """Return a line as a dict. The dict has only known fields, with the types in KINDS and with printable texts. Raise
-    _LineError if the line is faulty."""
+    """Return a line as a dict. The dict contains only known fields, whose values have the types in KINDS. All texts in
+    the dict are printable. Raise _LineError if the line is faulty."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

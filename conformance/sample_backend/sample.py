@@ -1,4 +1,5 @@
-"""A tiny array library that stands for your library, with tensors in NumPy memory and a sparse gradient.
+"""A tiny array library that takes the place of your library in this example. The library has tensors in NumPy memory,
+and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
 properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half

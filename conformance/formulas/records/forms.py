@@ -55,7 +55,7 @@ def with_sparse(
     dense: Formula, named: str, gradients: Gradients = "touched", note: str = ""
 ) -> tuple[Formula, Formula]:
     """Return (formula, the same formula for row-sparse gradients). ``named`` is a text that states which rows are
-    updated. It is put in front of the equation, and ``note`` is added to the source."""
+    updated. This text is put in front of the equation, and the text ``note`` is added to the source."""
     sparse = replace(
         dense, name=f"{dense.name} sparse", equation=named + dense.equation, source=dense.source + note, gradients=gradients,
     )  # fmt: skip

@@ -57,8 +57,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured" if the outcome is still the probe's `trap`, "gone" if the answer is now correct, else
-    "changed". Return "" for the outcomes "broken" and "not run"."""
+    """Return "as measured" if the outcome is still the probe's `trap`, and "gone" if the answer is now correct. Return
+    "changed" for any other answer. Return "" for the outcomes "broken" and "not run"."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""

@@ -1,5 +1,5 @@
-"""Measure the limit of a call: the time in which the same number of threads copies the bytes that the call must read
-and write."""
+"""Measure the limit of a call. The limit is the time that as many threads need to copy the bytes that the call must
+read and write."""
 
 from __future__ import annotations
 

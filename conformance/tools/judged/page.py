@@ -48,7 +48,8 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return each judged library once, with its entries from all processes."""
+    """Return each judged library once. If several processes judged a library, combine the entries of all these
+    processes."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -61,7 +62,7 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return the table of a library, with a line per call and formula and a column per variant."""
+    """Return the table of a library. The table has a line for each call and formula, and a column for each variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:

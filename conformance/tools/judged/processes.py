@@ -1,4 +1,4 @@
-"""Judge every library in a separate process, in the first environment that has the library.
+"""Judge every library in a separate process. The process uses the first environment that has the library.
 
 If a process crashes during an entry, the crash is the result of the entry, and a new process continues with the next
 entry.

@@ -1,4 +1,4 @@
-"""torch's steps for the bench: with its compiler, with its optimizers, with FBGEMM, and written by hand.
+"""torch's steps for the bench. The steps use torch's compiler, torch's optimizers or FBGEMM, or are written by hand.
 
 FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. FBGEMM 1.9 does not load with torch 2.13.
 """

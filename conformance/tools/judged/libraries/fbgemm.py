@@ -1,4 +1,4 @@
-"""FBGEMM's split table-batched embeddings on the CPU, which run the optimizer in the backward pass."""
+"""FBGEMM's split table-batched embeddings on the CPU. The backward pass of these embeddings runs the optimizer."""
 
 from __future__ import annotations
 

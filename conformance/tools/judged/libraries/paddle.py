@@ -1,5 +1,4 @@
-"""paddle.optimizer on the CPU, with dense gradients, and with gradients of embeddings with sparse=True
-(SelectedRows)."""
+"""paddle.optimizer on the CPU. The gradients are dense, or are SelectedRows from embeddings with sparse=True."""
 
 from __future__ import annotations
 
