@@ -35,7 +35,7 @@ class Interpreter(NamedTuple):
     """A Python interpreter that runs the suite.
 
     `alone` is a folder that contains only islices, for the import path, or "" for the interpreter of this process.
-    `prefix` is the folder of the interpreter's environment.
+    `prefix` is the folder of the environment to which the interpreter belongs.
     """
 
     path: str

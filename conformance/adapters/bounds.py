@@ -32,7 +32,7 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The largest allowed error of each element in a result's arrays, and the clause that states this bound."""
+    """The bound of each element in the arrays of a result, and the clause that states the bound."""
 
     says: str
     allowed: list[Any]

@@ -1,7 +1,7 @@
 """Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
-stays open until another operation needs the sum: further terms extend the same sum. So the bound of a sum holds for
+stays open until another operation needs the sum: further terms extend the same sum. So the bound of a sum is valid for
 every order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers
 the error of the 64 digits.
 

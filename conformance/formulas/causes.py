@@ -71,8 +71,8 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """Return the smallest share that a mistake explains in any trajectory, of all elements or of the elements outside
-    of the bound. The search ends at the first share below EXPLAINED."""
+    """For each trajectory, compute the shares of all elements, and of the elements outside of the bound, that a mistake
+    explains. Return the smallest of these shares. The search ends at the first share below EXPLAINED."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

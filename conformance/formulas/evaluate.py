@@ -41,8 +41,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A sequence of steps of one formula. The fields are the options and the name of the inputs, which are the initial
-    weights and the gradients."""
+    """A sequence of steps of one formula. The trajectory has the options of the formula and the name of the inputs. The
+    inputs are the initial weights and the gradients."""
 
     formula: Formula
     name: str
@@ -92,8 +92,8 @@ def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...]
 
 
 def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
-    """Yield (result, state) after each step. `formula.gives` names the result, such as "weights" for the new
-    weights."""
+    """Yield (result, state) after each step. `formula.gives` is the name of the result, for example "weights" if the
+    result is the new weights."""
     made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))

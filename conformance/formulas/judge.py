@@ -29,8 +29,8 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula with the given name. If no formula has this name, raise ValueError with the most similar
-    names, or with all names."""
+    """Return the formula with the given name. If no formula has this name, raise a ValueError that lists the most
+    similar names, or all names if none is similar."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:

@@ -90,7 +90,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """Return the report: a table of scores, and the conclusions."""
+    """Return the report, which contains a table of scores and the conclusions."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))

@@ -76,9 +76,9 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream of its bag
-    times the `share` of the bag and the id's weight. If the combiner is the maximum, only the row with the maximum gets
-    a gradient. The inputs contain no ties."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream gradient of its
+    bag, multiplied by the `share` of the bag and by the weight of the id. If the combiner is the maximum, only the row
+    with the maximum gets a gradient. The inputs contain no ties."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -112,8 +112,8 @@ def by_frequency(n: Numbers, x: Bags, found) -> Any:
 
 
 def weight_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient with respect to each id's weight: the dot product of the id's row and the bag's upstream, or
-    0 for padding_idx."""
+    """Return the gradient with respect to the weight of each id. The gradient is the dot product of the id's row and
+    the bag's upstream gradient, or 0 for padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
     for k, upstream in enumerate(x.upstream):
         for j in members(n, x, k):

@@ -1,4 +1,5 @@
-"""Define the numbers and array operations for rules: `Numbers` in float64, and `BoundedNumbers` with a bound.
+"""Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` also
+computes bounds.
 
 A rule uses only `Numbers`, arrays and the operators + - * /. So one rule serves two purposes. With `BoundedNumbers` and
 arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64 trajectory.
@@ -115,8 +116,8 @@ def _elementwise(function: Any, arguments: int) -> Any:
 
 
 class BoundedNumbers(Numbers):
-    """The options and operations for arrays of `Real`. Grade 1 computes scalars in float64 and rounds them to float32;
-    grade 2 computes them in float32."""
+    """The options of a trajectory as `Real` scalars, and operations on arrays of `Real`. Grade 1 computes scalars in
+    float64 and rounds them to float32; grade 2 computes them in float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)

@@ -84,7 +84,7 @@ def sgd(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- Adagrad
 def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
-    """Return the root of x plus eps. If `epsilon` is "inside", return sqrt(x + eps); if it is "none", return
+    """Return the root of x plus eps. If `epsilon` is "inside", return sqrt(x + eps). If `epsilon` is "none", return
     sqrt(x)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
@@ -194,7 +194,8 @@ def adam(n: Numbers, g, w, s) -> Stepped:
 
 
 def adamax(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adamax. With `epsilon` "gradient", u = max(beta2 u, |g| + eps); with "outside", the divisor is u + eps."""
+    """Apply Adamax. If `epsilon` is "gradient", u = max(beta2 u, |g| + eps). If `epsilon` is "outside", the step is
+    divided by u + eps."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
     size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)

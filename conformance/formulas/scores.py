@@ -20,7 +20,7 @@ Got = dict[int, dict[str, Array]]
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """The place of an element after one step, the value of this element, and the expected value."""
+    """An element of an array after one step. The fields are its place, its value and the expected value."""
 
     #: step, row, column
     at: tuple[int, int, int]

@@ -1,4 +1,5 @@
-"""Convert values to JSON and back. Numbers are written as bits, so that both programs read exactly the same numbers.
+"""Convert values to JSON and back to values. Numbers are written as bits, so that both programs read exactly the same
+numbers.
 
 The protocol uses the same tags as the vector files. The protocol writes numbers as little-endian bytes, with two
 hexadecimal digits per byte. An array contains the bytes of its elements in C order.

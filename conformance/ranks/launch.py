@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and the texts that they printed. There is one text per rank, except that MPI has a
+    """All ranks of a run, in order, and the texts that they printed. There is one text per rank; under MPI, there is a
     single text for all ranks."""
 
     ranks: list[Finished]

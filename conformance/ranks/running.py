@@ -24,7 +24,7 @@ from islices.distributed.engines import engine_of, load_engine
 
 class Said(NamedTuple):
     """The outcome of a case on one rank. `kind` is pass, unsupported, problem or harness error; `text` is the reason.
-    `raised` names an unexpected exception. `digest` is the digest of the result."""
+    `raised` is the name of an unexpected exception. `digest` is the digest of the result."""
 
     kind: str
     text: str = ""

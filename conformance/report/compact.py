@@ -42,8 +42,8 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row of the compact matrix: its head, its number of distinct cases, and one cell per column. A cell has one part
-    per mode."""
+    """A row of the compact matrix. The row contains a head, the number of distinct cases, and one cell per column. A
+    cell has one part per mode."""
 
     head: str
     cases: int
@@ -131,8 +131,8 @@ def _spaced(counts: Counter[str]) -> Parts:
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes except passes as parts. If cases pass and no case fails, a mark for the passes
-    comes first."""
+    """Return parts with the counts of all outcomes except passes. If cases pass and no case fails, a mark for the
+    passes comes first."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]

@@ -1,5 +1,5 @@
-"""Describe the gradients for the part "operations": the number of slices, the distribution of row numbers, and the
-length of rows."""
+"""Describe the gradients for the part "operations". A description states the number of slices, the distribution of row
+numbers, and the length of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ DENSE_ROWS = 65_536
 
 
 class Benchmark(NamedTuple):
-    """A measured case: one operation on one kind of gradient. The default gradient has 131,072 slices of 64 numbers."""
+    """A measured case, which is one operation on one kind of gradient. The default gradient has 131,072 slices of 64
+    numbers."""
 
     operation: str
     slices: int = 131_072

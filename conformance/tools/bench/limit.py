@@ -16,8 +16,8 @@ BYTES = 1 << 26
 
 
 class Copying:
-    """A meter for the speed at which several threads copy memory. The copies run in parallel, because NumPy releases
-    the GIL."""
+    """A meter of the speed at which several threads copy memory. The copies run in parallel, because NumPy releases the
+    GIL."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads

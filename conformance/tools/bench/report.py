@@ -21,7 +21,7 @@ class TextTable(NamedTuple):
 
 
 def tables(run: Record) -> list[TextTable]:
-    """Return all tables of a run. The first table has no rows; its title describes the machine."""
+    """Return all tables of a run. The first table has no rows, and its title describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "

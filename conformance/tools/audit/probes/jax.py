@@ -1,4 +1,5 @@
-"""Probes of JAX: at[].add, segment sums, lookups, BCOO, and rounding on the CPU in eager code and under jit."""
+"""Probes of JAX. The probes cover at[].add, segment sums, lookups, BCOO, and rounding on the CPU in eager code and
+under jit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Probes of sparse COO tensors in PyTorch: sums, norms, clips, lookups, bags, memory, autograd, optimizers."""
+"""Probes of sparse COO tensors in PyTorch. The probes cover sums, norms, clips, lookups, bags, memory, autograd and
+optimizers."""
 
 from __future__ import annotations
 
