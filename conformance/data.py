@@ -95,8 +95,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only possible
-    flag is "eager". This flag marks a case that cannot run in traced mode.
+    ``expect`` is the result. In the errors group, ``expect`` is ``{"raises": name, "message": [words]}``. The only
+    possible flag is "eager". This flag marks a case that cannot run in traced mode.
     """
 
     id: str

@@ -29,7 +29,7 @@ Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """One case in one mode. A report contains one line for each item."""
+    """A case in a mode. A report contains one line for each item."""
 
     subject: Subject
     id: str

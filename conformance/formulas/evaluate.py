@@ -84,8 +84,8 @@ def rounded_up(x: Array) -> Array:
 
 
 def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False) -> State:
-    """Return the initial float32 arrays of the state for weights of the given shape. Arrays with one number per row are
-    columns. `unused` adds the arrays that the options do not use."""
+    """Return the initial float32 arrays of the state for weights of the given shape. Arrays with one number per row
+    have one column. `unused` adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
     begin = formula.begins(h) if unused else formula.initial(h)
     return {name: np.full(own, start, np.float32) for name, start in begin.items()}

@@ -135,7 +135,7 @@ def _at(head: str, score: Score, place: ScorePlace) -> str:
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
-    """Return the judgement as JSON for programs; an infinite score becomes the string "inf"."""
+    """Return the judgement as JSON for programs. An infinite score becomes the string "inf"."""
 
     def plain(score: float) -> float | str:
         return score if math.isfinite(score) else "inf"

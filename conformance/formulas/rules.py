@@ -194,8 +194,8 @@ def adam(n: Numbers, g, w, s) -> Stepped:
 
 
 def adamax(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adamax. If `epsilon` is "gradient", u = max(beta2 u, |g| + eps). If `epsilon` is "outside", the step is
-    divided by u + eps."""
+    """Apply Adamax. If `epsilon` is "gradient", u = max(beta2 u, |g| + eps). If `epsilon` is "outside", m is divided by
+    u + eps instead of u."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
     size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)

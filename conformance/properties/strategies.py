@@ -125,7 +125,7 @@ def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> 
 
 
 def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
-    """Draw the slices in a random order. With `keep_order`, duplicates of a row stay in their order."""
+    """Draw the slices in a random order. If `keep_order` is True, the duplicates of a row stay in their order."""
     order = draw(st.permutations(range(len(s.indices.data))))
     if keep_order:
         places: dict[int, list[int]] = {}

@@ -148,7 +148,7 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """Run the commands and return (exit codes, printed texts). A process that still runs at the time ``until`` is
+    """Run the commands and return (exit codes, printed texts). If a process still runs at the time ``until``, it is
     killed, and its exit code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]

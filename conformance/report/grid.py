@@ -71,8 +71,8 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return the parts (outcome, text) of a cell, with passes first. A text is a mark and a count, such as "14" or
-    "u24"."""
+    """Return the parts (outcome, text) of a cell, with passes first. A text consists of a mark (which may be empty) and
+    a count, such as "14" or "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 

@@ -14,7 +14,8 @@ WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A table with a title and rows of texts, in the columns `HEADS`. If there are no rows, the title is a remark."""
+    """A table with a title, and with rows of texts in the columns `HEADS`. If there are no rows, the title is a
+    remark."""
 
     title: str
     rows: list[list[str]]

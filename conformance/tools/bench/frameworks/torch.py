@@ -150,8 +150,8 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return a function that makes an implementation: torch's sparse backward pass, `clip` if given, and the step of
-    the optimizer class `make`."""
+    """Return a function that makes an implementation. The implementation runs torch's sparse backward pass, then `clip`
+    if it is given, then the step of the optimizer class `make`."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
