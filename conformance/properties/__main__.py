@@ -1,5 +1,4 @@
-"""Look for counterexamples. The commands are ``python -m islices.conformance.properties laws``, ``hostile`` and
-``files``.
+"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
 ``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls with hostile
 arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
