@@ -1,4 +1,5 @@
-"""Define your own optimizer: row-wise Adagrad with a cap on each row's step. Three frameworks compute the same bits."""
+"""Define your own optimizer, a row-wise Adagrad that limits the step of each row. Three frameworks compute the same
+bits."""
 
 from __future__ import annotations
 

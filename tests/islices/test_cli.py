@@ -132,7 +132,8 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install commands of another distribution, of which only one is valid, and metadata of an older islices."""
+    """Install several commands of another distribution, only one of them valid. Also install metadata of an older
+    islices."""
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)
     older = {"audit": "islices.conformance.audit.command:COMMAND", "gone": "islices.gone:COMMAND"}

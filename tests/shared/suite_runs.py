@@ -52,7 +52,7 @@ def python(
 
 
 def run_code(code: str, *arguments: object, **options: Any) -> str:
-    """Run a program with the options of `python`. The program must succeed. Return its output."""
+    """Run a program with the options of `python`, and return its output. The program must succeed."""
     done = python("-c", textwrap.dedent(code), *arguments, **options)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

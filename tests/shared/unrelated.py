@@ -58,7 +58,6 @@ def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: st
 
 
 def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> Any:
-    """Return a random gradient: sparse, coalesced or dense."""
     x = slices(r, rows, row, dtype, values)
     form = r.random()
     return x if form < 0.6 else islices.coalesce(x) if form < 0.8 else np.asarray(islices.to_dense(x))
@@ -119,7 +118,7 @@ class Near:
         return islices.diff(*((one, two) if self.r.random() < 0.5 else (two, one)), **more)
 
     def stepped(self, update: Array) -> Any:
-        """Explain the difference between two steps: SGD with rate 0.01, and `update`."""
+        """Return the report on two steps. One is SGD with rate 0.01, and the other subtracts `update`."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
         return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 

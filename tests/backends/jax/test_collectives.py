@@ -24,8 +24,8 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return the values and indices of four ranks, stacked along a new first axis. Indices repeat; zeros at row ROWS
-    pad the shorter ranks."""
+    """Return the values and indices of four ranks, stacked along a new first axis. The indices contain duplicates, and
+    shorter ranks are padded with zeros at row ROWS."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -89,8 +89,8 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Check that all ranks raise if one rank's input is no gradient. A later call, with another shape on one rank, must
-    raise for the shape."""
+    """Check that all ranks raise if one rank's argument is not a gradient. In the next call one rank's array has
+    another shape, and all ranks must report the shape."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))
@@ -123,8 +123,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise the error of a collective that fails, with the seconds until it failed. Rank 0 waits for the other ranks'
-    errors first, because the end of rank 0 ends all ranks."""
+    """Call a collective that fails, and raise its error with the seconds until the failure. Rank 0 waits for the other
+    ranks' errors first, because the end of rank 0 ends all ranks."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -154,7 +154,6 @@ def within_programs(group):
 
 
 def mapped(fn, **specs):
-    """Map `fn` over an axis of four devices, and compile it."""
     from jax.sharding import PartitionSpec as P
 
     specs = {"in_specs": P(AXIS), "out_specs": P(), **specs}
@@ -232,8 +231,8 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with steps of one device, which computes all ranks'
-    gradients."""
+    """Compare data-parallel steps of a table and a dense layer with steps on one device that computes the gradients of
+    all ranks."""
     from jax.sharding import PartitionSpec as P
 
     import islices

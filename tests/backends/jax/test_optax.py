@@ -78,8 +78,8 @@ def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
     [(lambda: optax.sgd(0.1), True), (lambda: optax.sgd(lambda count: 0.1), False), (lambda: optax.scale(-1), False)],
 )
 def test_changed_indices_raise_where_they_are_used(make: Any, jit: bool) -> None:
-    """Check that changed indices raise. Under jit, indices raise only if they became floats; changed integer indices
-    make the table NaN."""
+    """Check that steps raise if an optax transformation has changed the indices. Under jit, steps raise only for
+    indices that became floats; if integer indices changed, the table becomes NaN."""
     for tx in (make(), optax.chain(make(), front.clip_by_global_norm(1.0))):
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\).*on_rows"):
             train(tx, START, [gradient(0)], jit=jit)
@@ -95,8 +95,8 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax, but only on the rows that each gradient contains. From each leaf of the table's shape, cut these rows,
-    update them and write them back."""
+    """Run optax, but only on the rows that each gradient contains. These rows are cut from each leaf of the table's
+    shape, updated, and written back."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]

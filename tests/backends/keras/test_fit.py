@@ -1,8 +1,8 @@
 """Test Keras models whose steps change only the rows of the batch, on the current backend of Keras.
 
 test_each_backend.py runs this module on all three backends. The reference is a layer that multiplies one-hot ids by its
-table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23), which are
-eager. test_each_backend.py shows that compiled steps have the same bits for models without rounding.
+table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23). Recorded steps
+run eagerly; test_each_backend.py shows that compiled steps have the same bits for models without rounding.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """Check rows that no batch contains. The last batch is smaller than the others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})

@@ -1,4 +1,4 @@
-"""Test `Stepped` against steps by hand and Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
+"""Compare `Stepped` with steps by hand and with Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return the gradients of a table (duplicates, no rows 6 to 8), of a dense weight and of a scalar weight."""
+    """Return the gradients of a table, of a dense weight and of a scalar weight. The gradient of the table contains
+    duplicates, but not the rows 6 to 8."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
@@ -149,8 +150,8 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Keras accumulates gradients, scales the
-    loss, decays and averages around both."""
+    """Compare `Stepped`, for a rule in Keras's semantics, with Keras's Adam on dense gradients. Around both rules,
+    Keras accumulates gradients, scales the loss, and decays and averages weights."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

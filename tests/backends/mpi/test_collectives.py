@@ -1,5 +1,5 @@
-"""Test MPI as an engine. mpiexec starts four processes once, and these run every check in turn; tests of faults
-follow."""
+"""Test MPI as an engine. mpiexec starts four processes once, and each process runs every check in turn. The tests at
+the end are about faults."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the error if rank 1 comes after the timeout. MPI cannot cancel the call: rank 1 still receives the bytes,
-    and later calls of the other ranks raise."""
+    """Check a rank that comes after the timeout. MPI cannot cancel the call, so that the late rank still receives the
+    bytes. Later calls of the other ranks raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -216,7 +216,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that MPI 3, which counts bytes in C ints, raises for a larger message, and that MPI 4 does not."""
+    """Check that a message with more bytes than a C int can count raises on MPI 3, but not on MPI 4."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

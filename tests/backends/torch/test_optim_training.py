@@ -21,8 +21,8 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """A dataset of texts. Each has 1 to 9 words (0 is the padding), one weight per word, and a label: 1 if good words
-    outweigh bad ones."""
+    """A dataset of texts. Each text has 1 to 9 words, one weight per word, and a label, which is 1 if good words
+    outweigh bad ones. Word 0 is the padding."""
 
     def __len__(self) -> int:
         return 160
@@ -77,7 +77,7 @@ def batches(n: int = 5) -> list[Any]:
 
 
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
-    """Train with functions of islices. Each step calls `make`, which returns an optimizer of islices.optim."""
+    """Train with functions of islices. For each batch, `make` returns an optimizer of islices.optim."""
     states: dict[Any, Any] = {}
     for _ in range(epochs):
         for batch in given:

@@ -57,7 +57,7 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """Check `islices bench` when the import of one of two frameworks fails: bench measures the other framework, and
+    """Check `islices bench` if one of two frameworks cannot be imported. bench then measures the other framework, and
     exits with 3."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")

@@ -226,8 +226,8 @@ def test_no_module_has_locks_of_its_own() -> None:
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers
-        ("islices/distributed/group.py", "RLock"),  # made again in another process
-        ("islices/kernels/threads.py", "Semaphore"),  # of one call
+        ("islices/distributed/group.py", "RLock"),  # a forked process makes a new one
+        ("islices/kernels/threads.py", "Semaphore"),  # each call makes a new one
     }
     kinds = {"Lock", "RLock", "Condition", "Event", "Barrier", "Semaphore", "BoundedSemaphore", "cached_property"}
     root = Path(islices.__file__).resolve().parent.parent

@@ -92,7 +92,6 @@ def test_without_kernels_numba_is_not_imported() -> None:
 
 
 def test_what_sums_nothing_does_not_import_numba() -> None:
-    """Check a program that makes slices, reads their parts and sets the number of threads."""
     modules = loaded(
         """
         import islices, numpy as np

@@ -136,7 +136,8 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """Check slices whose values are the table that the call changes. The call uses the values from before the call."""
+    """Check a scatter whose slices have the changed table as values. The scatter must use the table's numbers from
+    before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)

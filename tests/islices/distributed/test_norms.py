@@ -40,7 +40,6 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str = "float32", spread: fl
 
 
 def gradients() -> dict[str, list[Any]]:
-    """Return a dict from the names of cases to gradients, which are lists of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
@@ -83,8 +82,8 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare norms and clips with exact arithmetic. Compare clips with the semantics "keras" with a clip in one
-    process."""
+    """Compare norms and clips over ranks with exact arithmetic. Clips in semantics "keras" are compared with a clip in
+    one process instead."""
     whole_tree = gradients()[name]
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}

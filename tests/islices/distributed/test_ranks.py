@@ -82,8 +82,8 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that cases catch each mistake except the harmless one, "cuts that are all the same". Cuts only divide the
-    work."""
+    """Check that cases catch each mistake except "cuts that are all the same". This mistake is harmless, because cuts
+    only divide the work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]

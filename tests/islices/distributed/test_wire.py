@@ -147,8 +147,8 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 @pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """Check that ranges have nearly equal shares of any ids. Samples are evenly spaced, so that the error is at most
-    the gaps at a range's ends."""
+    """Check that each range contains nearly the same share of the ids. Samples are evenly spaced, so that the error is
+    at most the gaps at the ends of a range."""
     most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):

@@ -257,7 +257,7 @@ def test_what_is_refused_leaves_no_file(name: str, tmp_path: Path) -> None:
 
 def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # gives a temporary name of this target
+    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # yields a temporary name for this target
         raise SystemExit
     old, young = (Path(beside[: -len(end)] + end) for end in ("0.tmp", "1.tmp"))
     for left in (old, young, tmp_path / ".islices-0123456789abcdef.tmp"):  # the last file belongs to another target

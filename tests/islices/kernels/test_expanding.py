@@ -126,8 +126,8 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Check names that a builtin, the function or a parameter also has, and expressions that Python does not
-    evaluate."""
+    """Check names that clash with a builtin, with the function or with a parameter. Check expressions that Python does
+    not evaluate."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 

@@ -152,7 +152,7 @@ def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def half_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Round float32 numbers to 16 bits by NumPy or ml_dtypes, and return the bits as uint16."""
+    """Round float32 numbers to 16 bits with NumPy or ml_dtypes, and return the bits as uint16."""
     with np.errstate(all="ignore"):
         return x.astype(numpy_dtype(dtype)).view(np.uint16)
 
@@ -231,7 +231,6 @@ def test_threads_change_no_bit(dtype: str, count: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("label", "dtype"), [("adamw-decay", "float32"), ("sgd-decay", "bfloat16")])
 @pytest.mark.parametrize("options", [{}, {"frozen": [0, 3, 4, 11]}], ids=str)
 def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check `rows="all"`: rows without a gradient, frozen rows, dense gradients, and different numbers of threads."""
     s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have no slice
     table = numbers(np.random.default_rng(1), s.dense_shape, dtype)
     for grad in (s, islices.to_dense(s)):

@@ -155,8 +155,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check bad indices that were not validated. With and without kernels, tables raise the same IndexError, and
-    nothing crashes."""
+    """Check bad indices that were not validated. Steps and scatters raise IndexError, and each call has the same
+    outcome with and without kernels."""
     code = """
         import itertools
         import numpy as np

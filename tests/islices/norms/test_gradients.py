@@ -60,8 +60,8 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return a dict from semantics to the framework's clip to norm 0.5. For torch, whose clip has no gradient, the dict
-    has a formula."""
+    """Return a dict from semantics to the framework's function that clips to norm 0.5. torch's clip has no gradient, so
+    that torch gets a formula instead."""
     if framework == "torch":
         import torch
 

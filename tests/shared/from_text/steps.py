@@ -59,7 +59,7 @@ def root_of(n: Any, p: float, digits: int) -> Any:
 
 
 class Step:
-    """The numbers of one step; reading a number rounds it to the wide type."""
+    """The numbers of one step. Each read rounds a number to the wide type."""
 
     def __init__(self, name: str, hyper: dict[str, Any], t: int, kind: Any) -> None:
         self.name, self.t, self.kind = name, t, kind

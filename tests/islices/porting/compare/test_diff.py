@@ -195,7 +195,7 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `diff` finds a new cause as soon as its record is registered, also together with a factor."""
+    """Check that `diff` finds a new cause as soon as its record is registered, also in combination with a factor."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

@@ -25,11 +25,11 @@ def training(
     sums: type = np.float32,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the positions of each step of a training, which a recorder would write.
+    """Yield one dict for each step of a training. The dict contains the positions that a recorder would write.
 
-    The model multiplies looked-up rows of two tables, with a squared error. A clip and an optimizer of islices follow.
-    The forward pass computes in the type `sums`, because frameworks sum in different types. `fault` is called after
-    each position, and may change it.
+    The loss is the squared error of the product of looked-up rows of two tables. islices clips the gradients and
+    updates the tables. The forward pass computes in the type `sums`, because frameworks sum in different types. `fault`
+    is called after each position, and may change it.
     """
     r = np.random.default_rng(0)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(np.float32) for k in ("user", "item")}
@@ -258,8 +258,8 @@ def test_a_position_that_is_ignored() -> None:
 
 
 def test_order_of_duplicates_is_rounding() -> None:
-    """Check sums that cancel, added in two orders. The runs are equal although Adam amplifies the rounding; another
-    learning rate is still found."""
+    """Check sums that cancel and are added in two orders. Parity reports equal runs, although Adam amplifies the
+    rounding. Parity still finds another learning rate."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(5)
