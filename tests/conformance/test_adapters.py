@@ -1,5 +1,5 @@
-"""Test `islices conform --command`: the examples in other languages run, and bounds distinguish rounding errors from
-mistakes. For a command that cannot start, islices prints one line and exits with 3."""
+"""Test `islices conform --command`. The examples in other languages run, and the bounds distinguish rounding errors
+from mistakes. If a command cannot start, islices prints one line and exits with 3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def case_of(id: str) -> Case:
 
 
 def moved(x: Any, by: float) -> Any:
-    """Return a copy of a result in which each float has changed by the relative amount `by` * eps."""
+    """Return a copy of a result in which each float has changed by `by` times eps, relative to its size."""
     if isinstance(x, Array):
         if x.dtype not in EPS:
             return x
@@ -153,8 +153,8 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.outside
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check an adapter that prints a greeting and exits in every third call. After ten exits, the suite skips the
-    remaining cases."""
+    """Run the suite on an adapter that prints a greeting and exits in every third call. After ten exits, the suite
+    skips the remaining cases."""
     program = tmp_path / "odd.py"
     program.write_text(
         "import json, os, sys\nprint('welcome')\n"

@@ -1,4 +1,5 @@
-"""Test variants and other interpreters: each column runs its cases, and reports say why a column is missing."""
+"""Test that the suite runs its cases in other variants and interpreters, and that reports say why a column is
+missing."""
 
 from __future__ import annotations
 

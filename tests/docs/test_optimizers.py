@@ -105,8 +105,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """Check each function's options and docstring. The docstring must contain the whole common text, so that help() and
-    editors show it."""
+    """Check that each function has the shared options. The docstring must contain the whole common text, so that help()
+    and editors show it."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED

@@ -1,4 +1,5 @@
-"""Test the command: exit codes, output for people and for programs, errors without tracebacks."""
+"""Test the exit codes of the command `islices`, its output for people and for programs, and its errors, which have no
+tracebacks."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Check a step on a renumbered table. Kept rows change as in the old table, and new rows change as in a new
+    """Check that a step on a renumbered table changes kept rows as in the old table. New rows change as in a new
     table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)

@@ -1,4 +1,5 @@
-"""Run programs, the suite and the command in fresh interpreters, also with distributions that a test has written."""
+"""Run programs, the suite and the command `islices` in fresh interpreters. A test may add distributions that it has
+written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test JAX's processes and mapped axes as ranks: real processes, and an axis over four CPU devices of one process.
+"""Test JAX's processes and mapped axes as ranks. The ranks are real processes, or an axis over four CPU devices of one
+process.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
 the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
@@ -60,8 +61,8 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Check the bytes that `all_to_all` and `all_gather` deliver. Parts of similar lengths need one exchange, and parts
-    of very different lengths need several."""
+    """Check that `all_to_all` and `all_gather` deliver the right bytes. Parts of similar lengths need one exchange, and
+    parts of very different lengths need several."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
@@ -77,7 +78,7 @@ def move_bytes(group):
 
 
 def one_program(group):
-    """Check a mapped axis whose devices belong to different processes."""
+    """Check that one compiled program can run on devices of several processes, which form one mapped axis."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -184,7 +185,8 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """Check `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional mesh."""
+    """Check the results of `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional
+    mesh."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -202,7 +204,7 @@ def under_maps():
 
 
 def derivatives():
-    """Check the gradient through `all_reduce`: each slot gets the upstream gradient of its row."""
+    """Check that the gradient through `all_reduce` gives each slot the upstream gradient of its row."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))

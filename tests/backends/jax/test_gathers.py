@@ -1,4 +1,4 @@
-"""Test value_and_grad(sparse=...) on plain arrays against jax.value_and_grad."""
+"""Compare value_and_grad(sparse=...) on plain arrays with jax.value_and_grad."""
 
 from __future__ import annotations
 

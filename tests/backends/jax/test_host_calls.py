@@ -210,7 +210,8 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check vmap over two steps that share one step count. The second result has the bits of a step without vmap."""
+    """Check that two steps under vmap may share one step count. The second result has the bits of a step without
+    vmap."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

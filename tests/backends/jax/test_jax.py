@@ -1,4 +1,5 @@
-"""Test features of JAX: 32-bit types by default, slices as a pytree, arithmetic on a pytree's leaves, gradients."""
+"""Test islices with features of JAX: 32-bit types by default, slices as a pytree, arithmetic on a pytree's leaves, and
+gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test islices.backends.jax.optax against optax on dense gradients, and against steps with islices.optim."""
+"""Compare islices.backends.jax.optax with optax on dense gradients, and with steps of islices.optim."""
 
 from __future__ import annotations
 

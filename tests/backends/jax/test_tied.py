@@ -1,4 +1,4 @@
-"""Test a table on JAX that a model both looks up and multiplies, against jax.vmap(jax.grad)."""
+"""Test a table that a JAX model both looks up and multiplies. The expected gradients come from jax.vmap(jax.grad)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
 
 
 def test_the_gradient_of_a_tied_gradient() -> None:
-    """Check the gradient of a gradient. The inner loss uses the weights twice: as looked-up rows and as a whole."""
+    """Compare the gradient of a gradient with JAX's. The inner loss uses the weights twice: as looked-up rows and as a
+    whole."""
     w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
     ids = jnp.array([1, 1, 4])
 

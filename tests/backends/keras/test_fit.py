@@ -132,7 +132,7 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check a model that is compiled, given to row_sparse, and only then built. After `fit`, its weights have the bits
+    """Check that row_sparse works on a model that is compiled but not yet built. After `fit`, the weights have the bits
     of the functional model's weights."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
@@ -208,7 +208,8 @@ if BACKEND == "jax":
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of torch")
 def test_a_model_of_jax_trains_on_torch_without_its_compiler() -> None:
-    """Check the warning for jit_compile=True, which Keras on JAX writes into the files of models."""
+    """Check that a model with jit_compile=True trains on torch with a warning. Keras on JAX writes this setting into
+    the files of models."""
     with pytest.warns(UserWarning, match="jit_compile: got True; torch.compile refuses .* Proceeding with"):
         model = fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
     assert model.jit_compile is False

@@ -259,7 +259,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """Check two replicas, on two logical devices of one CPU, in a separate process."""
+    """Run the program in a separate process, with two replicas on two logical devices of one CPU."""
     run_code(REPLICAS + program, TF_CPP_MIN_LOG_LEVEL="3")
 
 

@@ -109,8 +109,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check a rank that comes after the timeout. MPI cannot cancel the call, so that the late rank still receives the
-    bytes. Later calls of the other ranks raise."""
+    """Check that a call raises if rank 1 comes after the timeout. MPI cannot cancel the call: rank 1 still receives the
+    bytes, and later calls of the other ranks raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()

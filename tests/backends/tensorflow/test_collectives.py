@@ -1,4 +1,4 @@
-"""Test TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
+"""Test TensorFlow's workers and replicas as ranks. Workers are real processes, and replicas run on two logical CPUs.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
 the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
@@ -71,8 +71,8 @@ def workers(group, ending, folder):
 
 
 def trees(group):
-    """Check nested leaves, slices of islices, and leaves that are None on one rank or on all ranks. The call runs in
-    the scope of the strategy."""
+    """Compare `all_reduce` with NumPy for nested leaves, slices of islices, and leaves that are None on one rank or on
+    all ranks. The call runs in the scope of the strategy."""
     import tensorflow as tf
 
     import islices

@@ -1,4 +1,4 @@
-"""Test islices.capture on torch: stock layers and their options, hooks, checkpoints, compiled models."""
+"""Test islices.capture on torch, with stock layers and their options, hooks, checkpoints and compiled models."""
 
 from __future__ import annotations
 

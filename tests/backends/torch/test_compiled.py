@@ -1,5 +1,5 @@
-"""Test calls in torch.compile(fullgraph=True): one graph for all batches, with the results and errors of eager
-calls."""
+"""Test calls in torch.compile(fullgraph=True). One graph must serve all batches, and give the results and errors of
+eager calls."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Check bad values in a new optimizer, in a new group, and in a changed group. A step that raises changes no
-    weight."""
+    """Check that bad values raise in a new optimizer, in a new group, and in a changed group. A step that raises
+    changes no weight."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)

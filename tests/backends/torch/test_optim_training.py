@@ -1,4 +1,4 @@
-"""Test islices.backends.torch.optim in real training loops: DataLoader workers, schedulers, scalers, hooks,
+"""Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
 torch.compile."""
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
-    """Check two gradients of 3e38 for one row. Each is finite in float32, but their sum is not."""
+    """Check that the scaler of islices finds the overflow of two gradients of 3e38 for one row. Each gradient is finite
+    in float32, but their sum is not."""
     for scaler, skipped in ((torch.amp.GradScaler, False), (GradScaler, True)):
         layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
         optimizer, scaling = optim.SGD(layer.parameters(), lr=1.0), scaler("cpu", init_scale=1.0)
@@ -250,8 +251,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Check parameters that are empty, have one element, or are not contiguous. Contiguous copies must get the same
-    bits."""
+    """Check that parameters which are empty, have one element, or are not contiguous get the same bits as contiguous
+    copies."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

@@ -74,8 +74,8 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """Check rows with gaps in their buffer. nn.EmbeddingBag counts the numbers in the gaps, because it reads offsets
-    and no lengths; nn.Embedding raises."""
+    """Check that numbers in the gaps between rows do not count. nn.EmbeddingBag counts these numbers, because it reads
+    offsets and no lengths; nn.Embedding raises."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)

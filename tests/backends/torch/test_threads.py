@@ -1,4 +1,5 @@
-"""Test kernels in torch's threads: each part runs once, errors reach the caller, and other threads have no effect."""
+"""Test kernels in torch's threads. Each part of the work runs once, errors reach the caller, and other threads have no
+effect."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check the norm of DP-SGD, which covers all parameters. The gradient of the tied weight is captured, and
+    """Compare clips by a norm over all parameters with torch.func. The gradient of the tied weight is captured, and
     torch.func computes the other gradients."""
     model = Tied()
     with islices.capture(model) as captured:
@@ -164,8 +164,8 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """Check the memory of norms for a table with a million rows. One float64 copy of the table would need 256 MB, and
-    one copy per sample 2 GB."""
+    """Check that norms for a table with a million rows need little memory. One float64 copy of the table would need 256
+    MB, and one copy per sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

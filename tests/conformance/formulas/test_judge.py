@@ -1,4 +1,4 @@
-"""Test the judge: valid steps and results, the judged values, and the reports."""
+"""Test which steps and results the judge accepts, which values it judges, and what it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test `islices report` (formats, files, usage errors) and `islices report merge`."""
+"""Test the formats, the files and the usage errors of `islices report`, and test `islices report merge`."""
 
 from __future__ import annotations
 

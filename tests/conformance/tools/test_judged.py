@@ -1,4 +1,4 @@
-"""Test `make judged`: separate processes for a library's entries, the findings, and the page."""
+"""Test that `make judged` runs a library's entries in a separate process. Test the findings and the page."""
 
 from __future__ import annotations
 

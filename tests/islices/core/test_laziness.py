@@ -142,8 +142,8 @@ def test_numpy_is_left_untouched() -> None:
 
 
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
-    """Check `pytest --help` with the plugin: it imports neither islices nor NumPy, and its options begin with
-    --islices-."""
+    """Check that the plugin makes `pytest --help` import neither islices nor NumPy. The options of the plugin begin
+    with --islices-."""
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
     shown = run_code(code, "-p", "no:cacheprovider", "--help", cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert not {"islices", "numpy"} & set(shown.splitlines()[-1].split())

@@ -126,8 +126,8 @@ UPDATES = {
 
 
 def _gradient_after(name: str, update: Any, slices: Any) -> Any:
-    """Return the gradient of sum(w * w) at w = 1. The function `update` changes w between the forward and the backward
-    pass."""
+    """Return the gradient of ``sum(w * w)`` at w = 1. The function `update` changes w between the forward and the
+    backward pass."""
     B = islices.get_backend(name)
     ones = B.asarray(np.ones((3, 1), np.float32))
     if name == "torch":

@@ -250,8 +250,8 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Check a clip by two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow
-    starts."""
+    """Compare a clip by two replicas of TensorFlow on one CPU with a clip in one process. The replicas' devices must be
+    configured before TensorFlow starts."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -222,8 +222,8 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """Check lookup options on fetched rows, and count bytes. A rank sends 4 bytes for each row that it needs from
-    another rank, and receives the row."""
+    """Check that lookup options apply to fetched rows, and count bytes. A rank sends 4 bytes for each row that it needs
+    from another rank, and receives the row."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]

@@ -123,7 +123,7 @@ def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wid
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """Check NaN payloads, signs of zeros and subnormal numbers in every float type."""
+    """Check that files keep NaN payloads, signs of zeros and subnormal numbers in every float type."""
     every = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(5)
     tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(

@@ -190,8 +190,8 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
 @pytest.mark.parametrize("top", [0, 2**11 - 1, 2**22, 2**31 - 1, 2**53, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("n", [1, 3, 2049])
 def test_indices_of_every_size(top: int, n: int) -> None:
-    """Check indices with one or several digits of the radix sort. Some indices are too large to be packed into 64 bits
-    with a position."""
+    """Compare kernels with NumPy for indices with one or several digits in the radix sort. Some indices are too large
+    to be packed into 64 bits with a position."""
     rng = np.random.default_rng([top % 1000, n])
     for index in ("int32", "int64"):
         if top > np.iinfo(index).max:

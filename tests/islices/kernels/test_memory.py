@@ -1,4 +1,5 @@
-"""Test compiled kernels on every kind of memory: right results, no writes elsewhere, no crash, and low memory use."""
+"""Test that compiled kernels work on every kind of memory. They must compute right results, write nowhere else, and use
+little memory."""
 
 from __future__ import annotations
 
@@ -132,8 +133,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Check scatter on views of larger arrays, on arrays in Fortran order and on read-only arrays. Memory outside a
-    view stays unchanged."""
+    """Check scatter into views, arrays in Fortran order and read-only arrays. A view changes in place, the memory
+    outside it stays unchanged, and a read-only array raises."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
@@ -155,7 +156,7 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check bad indices that were not validated. Steps and scatters raise IndexError, and each call has the same
+    """Check that steps and scatters raise IndexError for bad indices that were not validated. Each call has the same
     outcome with and without kernels."""
     code = """
         import itertools

@@ -33,7 +33,8 @@ def summed(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_clip_and_its_norm(framework: str, mode: str) -> None:
-    """Check the gradients of SPEC clauses 8 and 10, with duplicates, a dense leaf and a global norm of 13."""
+    """Compare the gradients of a clip and its norm with SPEC clauses 8 and 10. There are duplicates and a dense leaf,
+    and the global norm is 13."""
     tape, other, limit = Tape(framework, mode), np.array([[12], [0]], np.float32), 6.5
     given = [UPSTREAM, UPSTREAM[:2, :1], np.array([2.0], np.float32)]
 

@@ -253,7 +253,7 @@ def sums_at_slots(x: Any) -> Any:
 
 
 def gradient(op: str, xs: list[Any], upstream: list[Array], limit: float = 0.0, **options: Any) -> list[Array]:
-    """Return the gradient of sum(op(xs) * upstream) with respect to the stored values of each leaf."""
+    """Return the gradient of ``sum(op(xs) * upstream)`` with respect to the stored values of each leaf."""
     stored = [x.values if isinstance(x, Slices) else x for x in xs]
     if op == "clip_by_value":
         return [_by_value(xs[0], upstream[0], **options)]

@@ -1,4 +1,4 @@
-"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, also after many
+"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, even after many
 steps."""
 
 from __future__ import annotations
