@@ -1,5 +1,4 @@
-"""Test the wheel and the sdist, which are built first. The wheel is installed in an empty environment away from the
-checkout."""
+"""Build the wheel and the sdist, and test the wheel in an empty environment away from the checkout."""
 
 from __future__ import annotations
 

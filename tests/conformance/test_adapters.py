@@ -127,8 +127,8 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """Check that the C++ adapter passes with the exact bits, or within the bound if the compiler may fuse
-    operations."""
+    """Check that the results of the C++ adapter have the exact bits. If the compiler may fuse operations, the results
+    must be within the bound."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")

@@ -18,7 +18,6 @@ from suite_runs import read_lines
 
 
 def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]:
-    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *options]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # no shared program cache

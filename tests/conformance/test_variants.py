@@ -22,7 +22,6 @@ FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
 
 
 def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
-    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     assert main(["conform", "--json", str(target), *options]) == 0
     return read_lines(target)

@@ -39,7 +39,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """Return `old` renumbered row by row. The iterable `new` gives the rows that have no old row."""
+    """Return `old` renumbered row by row. Rows without an old row come from the iterable `new`."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])

@@ -60,7 +60,7 @@ def run_code(code: str, *arguments: object, **options: Any) -> str:
 
 
 def write_distribution(folder: Path, name: str, group: str, **points: str) -> None:
-    """Write the metadata of a distribution with entry points into a folder of modules."""
+    """Write metadata for a distribution, including its entry points, into a folder of modules."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

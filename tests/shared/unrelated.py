@@ -44,7 +44,7 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
-    """Return random slices: none, one or many slots, sorted or not, with unique, duplicate or cancelling rows."""
+    """Return random slices. There are no, one or many slots, and rows may be unsorted, repeat, or cancel."""
     size, kind = str(r.choice(SIZES)), str(r.choice(ROWS))
     n = {"empty": 0, "one": 1}.get(size, int(r.integers(1, rows + 1)))
     ids = r.permutation(rows)[:n] if kind == "unique" else r.integers(0, rows, n)
@@ -64,7 +64,6 @@ def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: 
 
 
 def reported(r: Generator) -> dict[str, Any]:
-    """Return some of the options that a caller may pass to `diff`."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 

@@ -50,7 +50,7 @@ def dense(grads: Any) -> Any:
 
 
 def check_same(found: Any, expected: Any, where: object = "") -> None:
-    """Check that both trees have the same structure and the same bits (-0 equals 0)."""
+    """Check that both trees have the same structure and the same bits. -0 counts as equal to 0."""
     assert jax.tree.structure(found) == jax.tree.structure(expected), where
     assert_same(jax.tree.leaves(found), jax.tree.leaves(expected), str(where))
 
@@ -118,8 +118,8 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Compare weights and state with optax for `rows="all"`, for gradients with every row, and for gradients with few
-    rows."""
+    """Compare weights and states with those of optax in three cases: `rows="all"`, gradients with every row, and
+    gradients with few rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     check_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     check_same(train(front.on_rows(make()), START, every), stock(make(), every))

@@ -64,7 +64,7 @@ def weights(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
-    """Train each pair (model, optimizer), check parity of the recorded steps, and return the weights of the first
+    """Train each pair (model, optimizer), check that the recorded steps agree, and return the weights of the first
     model."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")

@@ -179,7 +179,7 @@ def test_the_launcher_ends_the_others() -> None:
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
-    """Run a program. Return the last line of its stderr, or of its stdout if stderr is empty."""
+    """Run a program, and return the last line of its stderr, or of its stdout if stderr is empty."""
     done = suite_runs.python("-c", code, **environment)
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 

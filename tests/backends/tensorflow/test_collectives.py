@@ -139,7 +139,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
 
 
 def per_replica(strategy, arrays):
-    """Return one distributed value, which gives each replica its array in strategy.run."""
+    """Return one distributed value that gives each replica its array in strategy.run."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(

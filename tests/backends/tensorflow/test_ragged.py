@@ -39,7 +39,7 @@ def weighted(ids: Any, whole: bool) -> Any:
 
 
 def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
-    """Return the dense gradient of sum(fn(table)^2), from islices.value_and_grad."""
+    """Return the dense gradient of ``sum(fn(table)^2)``, computed by islices.value_and_grad."""
     _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
     return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
 

@@ -52,7 +52,7 @@ def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case has a
+    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case names a
     semantics."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)

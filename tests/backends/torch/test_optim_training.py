@@ -127,7 +127,8 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """Check that schedulers set the same hyperparameters as on torch's optimizers, and that steps use them."""
+    """Check that a scheduler sets the same hyperparameters on optimizers of islices and of torch, and that steps use
+    these hyperparameters."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)

@@ -26,7 +26,8 @@ def jagged(rows: list[list[Any]] = ROWS, dtype: Any = torch.int64) -> Any:
 
 
 def with_gaps() -> Any:
-    """Return the jagged rows [0, 1], [4, 5, 6] and [1]. The buffer of the rows has other numbers in the gaps."""
+    """Return a jagged tensor with the rows [0, 1], [4, 5, 6] and [1]. The buffer has other numbers between these
+    rows."""
     return torch.nested.nested_tensor_from_jagged(
         torch.arange(10) % 7, torch.tensor([0, 4, 8, 10]), torch.tensor([2, 3, 1])
     )

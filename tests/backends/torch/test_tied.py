@@ -84,7 +84,7 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Compare clips by a norm over all parameters with torch.func. The gradient of the tied weight is captured, and
+    """Check clips of samples by a norm that covers all parameters. The gradient of the tied weight is captured, and
     torch.func computes the other gradients."""
     model = Tied()
     with islices.capture(model) as captured:

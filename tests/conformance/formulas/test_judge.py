@@ -20,7 +20,7 @@ def sgd(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
 
 
 def adagrad(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
-    """Take FBGEMM's Adagrad step on summed duplicates."""
+    """Take a step of FBGEMM's Adagrad, which sums duplicates first."""
     rows, places = np.unique(g.indices, return_inverse=True)
     total = np.zeros((len(rows), w.shape[1]), np.float32)
     np.add.at(total, places, g.values)

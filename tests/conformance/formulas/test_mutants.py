@@ -32,8 +32,8 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """Return only the array `name` of each step, as float32. Other arrays are states, which may differ in meaning or
-    shape."""
+    """Return only the array `name` of each step, as float32. The other arrays are states, whose meaning or shape may
+    differ."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 

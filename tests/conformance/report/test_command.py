@@ -122,7 +122,6 @@ def test_merge_keeps_every_line(tmp_path: Path) -> None:
 
 
 def real_header(backend: str) -> dict[str, Any]:
-    """Return the header of the real report with another backend's name."""
     head = json.loads(real_report().partition("\n")[0])
     return {**head, "backend": backend}
 

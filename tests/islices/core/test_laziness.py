@@ -30,7 +30,6 @@ HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pyte
 
 
 def loaded(code: str, **environment: str) -> set[str]:
-    """Return the names in sys.modules after a fresh interpreter has run `code`."""
     (modules,) = loaded_after(code, **environment)
     return modules
 

@@ -16,7 +16,7 @@ from islices.kernels import threads
 
 
 class Cycle:
-    """An object in a reference cycle, with a destructor that records the thread that collects the object."""
+    """An object in a reference cycle, whose destructor records the thread that collects the object."""
 
     collected: list[str]
 

@@ -147,7 +147,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Compare the check of islices for shared memory with np.shares_memory."""
+    """Compare the shared-memory check of islices with np.shares_memory."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

@@ -22,7 +22,7 @@ LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
-    """Return the kinds of arrays that updates treat differently. Only TensorFlow and JAX have two."""
+    """Return the kinds of arrays that updates treat differently. Only TensorFlow and JAX have two kinds."""
     return {"tensorflow": ["variable", "tensor"], "jax": ["array", "donated"]}.get(B.name, ["array"])
 
 
@@ -36,7 +36,7 @@ def make(B: Backend, host: np.ndarray, kind: str = "array") -> Any:
 
 
 def host_of(dtype: str) -> np.ndarray:
-    """Return an array of small integers, which are exact in every dtype. The array for bfloat16 contains bits as
+    """Return an array of small integers, which are exact in every dtype. For bfloat16, the array contains the bits as
     uint16."""
     values = np.arange(15).reshape(5, 3)
     return (

@@ -154,7 +154,7 @@ def test_launched_by_mpi_connected_by_torch() -> None:
 
 
 def test_one_process() -> None:
-    """Check that calls in a single process wait for no other, and raise for wrong arguments."""
+    """Check that calls in a single process wait for no other process, and raise for wrong arguments."""
     pytest.importorskip("torch")
     code = f"""if True:
         {ALL_REDUCE}

@@ -69,7 +69,6 @@ def on_rank(name: str, rank: int, size: int) -> tuple[dict[str, Any], Any]:
 
 # ---------------------------------------------------------------------- norms and clips
 def exact(leaf: Any) -> Any:
-    """Convert slices or an array to the oracle's types."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -211,8 +210,8 @@ def test_replicated_has_a_bool_for_each_leaf(replicated: Any, error: type[Except
 
 # ---------------------------------------------------------------------- within a program
 def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (values, indices, array). Values and indices have one set of slices per rank along their first axis; all
-    ranks have the array."""
+    """Return (values, indices, array). The first axis of values and indices has one set of slices per rank. All ranks
+    have the array."""
     rng = np.random.default_rng(ranks)
     values = (rng.standard_normal((ranks, 6, 3)) * size).astype(dtype)
     return values, rng.integers(0, 4, (ranks, 6)), (rng.standard_normal(5) * size).astype(dtype)

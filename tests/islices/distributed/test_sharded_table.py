@@ -373,7 +373,6 @@ def _leave_at_message(group: Any, number: int) -> None:
 # ---------------------------------------------------------------------- files
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Save a checkpoint of one process, and return its folder."""
     table = ShardedTable.from_full(np.arange(8, dtype=np.float32).reshape(4, 2), Alone())
     save_sharded(tmp_path / "good", table, table.init(islices.optim.adam(0.1)), metadata={"epoch": "3"})
     return tmp_path / "good"

@@ -1,4 +1,5 @@
-"""Test save and load: every kind of leaf from every framework, files of other programs, and atomic writes."""
+"""Test save and load with every kind of leaf from every framework, and with files of other programs. Test that writes
+are atomic."""
 
 from __future__ import annotations
 
@@ -56,7 +57,6 @@ def array(framework: str, x: Any, dtype: str) -> Any:
 
 
 def bits(x: Any) -> tuple[str, tuple[int | None, ...], bytes]:
-    """Return the dtype, shape and bytes of an array of any framework."""
     backend = islices.get_backend(x)
     return backend.dtype(x), backend.shape(x), backend.to_numpy(x).tobytes()
 

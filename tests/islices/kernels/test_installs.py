@@ -56,7 +56,6 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[Path]:
-    """Copy the package to a new folder, and yield the folder for PYTHONPATH."""
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)

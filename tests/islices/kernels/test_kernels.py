@@ -127,7 +127,6 @@ def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:
-    """Return (table, state) after two steps with the gradient `s`."""
     name, hyper = OPTIMIZERS[label]
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     table = table.copy()

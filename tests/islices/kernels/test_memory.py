@@ -91,8 +91,6 @@ def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
 
 
 def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
-    """Return a dict from names to functions that call an operation, each on a new table."""
-
     def slices() -> IndexedSlices:
         return IndexedSlices(values, ids, shape, **options)
 
@@ -179,7 +177,7 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """Check that a call allocates at most its result, 32 bytes per slice, and a constant."""
+    """Check that a call allocates little more than its result: 32 bytes per slice, and a constant."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)

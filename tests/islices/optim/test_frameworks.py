@@ -147,7 +147,6 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """Return the framework's optimizer for a row."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -252,8 +251,8 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 # ---------------------------------------------------------------------- steps
 def gradients(row: Row) -> Iterator[islices.IndexedSlices]:
-    """Yield gradients with different rows and sizes: duplicates, stored zeros, rows that cancel, no rows. The last row
-    of the table never occurs."""
+    """Yield gradients of different sizes. Some have duplicates, stored zeros, rows that cancel, or no rows. The last
+    row of the table never occurs."""
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))

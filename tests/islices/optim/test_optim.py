@@ -290,7 +290,7 @@ def test_repr() -> None:
 
 
 def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
-    """Check that sparse gradients give one warning per table, and dense gradients none."""
+    """Check that sparse gradients cause one warning per table, and that dense gradients cause no warning."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),

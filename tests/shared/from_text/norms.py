@@ -243,7 +243,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """Return the float64 sum of each slot's row; an empty slot has zeros."""
+    """Return the float64 sum of each slot's row. Empty slots get zeros."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)
