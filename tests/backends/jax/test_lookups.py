@@ -1,4 +1,4 @@
-"""Test lookups under JAX's transformations against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
+"""Compare lookups under JAX's transformations with jax.grad of the dense ``W[ids]``, eagerly and under jit."""
 
 from __future__ import annotations
 

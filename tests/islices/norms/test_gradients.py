@@ -33,7 +33,8 @@ def summed(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_clip_and_its_norm(framework: str, mode: str) -> None:
-    """Check the gradients of SPEC clauses 8 and 10, with duplicates, a dense leaf and a global norm of 13."""
+    """Compare the gradients of a clip and its norm with SPEC clauses 8 and 10. There are duplicates and a dense leaf,
+    and the global norm is 13."""
     tape, other, limit = Tape(framework, mode), np.array([[12], [0]], np.float32), 6.5
     given = [UPSTREAM, UPSTREAM[:2, :1], np.array([2.0], np.float32)]
 
@@ -60,8 +61,8 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return a dict from semantics to the framework's clip to norm 0.5. For torch, whose clip has no gradient, the dict
-    has a formula."""
+    """Return a dict from semantics to the framework's function that clips to norm 0.5. torch's clip has no gradient, so
+    that torch gets a formula instead."""
     if framework == "torch":
         import torch
 
