@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -395,7 +395,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2.
+        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2. In
+        traced code, this error comes when the gradient is computed.
 
     Notes
     -----
@@ -420,21 +421,15 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
     shape = shape_with_rows(leaf)
     E, exact = array_row_norms(B, derivatives.constant(B, values), ord)
     norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
-    if not derivatives.requests(B, values):
-        pass
-    elif ord == 2.0:
-        norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
-    elif B.records_gradient(values):
-        _refuse_order(ord)
-    else:  # whether a trace is differentiated shows only when its gradient is computed
-        norms = B.with_gradient(norms, (values,), lambda *_: _refuse_order(ord))
+    if derivatives.requests(B, values):
+        if ord == 2.0:
+            norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
+        else:
+            reason = f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there"
+            norms = derivatives.attach_refusal(B, norms, values, reason)
     if not isinstance(leaf, IndexedSlices):
         return norms
     return leaf._like(norms, dense_shape=shape[:1])
-
-
-def _refuse_order(ord: float) -> NoReturn:
-    raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
 
 
 def top_k_rows(x: T, k: int) -> T:
