@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_tapes import MODES, Tape
+from gradient_tapes import FRAMEWORKS, MODES, Tape
 
 import islices
 
+NOT_MXNET = [name for name in FRAMEWORKS if name != "mxnet"]
 IDS = np.array([1, 1, 3])
 VALUES = np.array([[1, 0], [2, 4], [0, 0]], np.float32)  # rows with norm 5 and 0
 UPSTREAM = np.array([[1, -2], [3, 1], [0.5, 2]], np.float32)
@@ -48,7 +49,7 @@ def test_a_clip_and_its_norm(framework: str, mode: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=4e-6)
 
 
-@pytest.mark.parametrize("framework", sorted({name for name, _ in MODES if name != "mxnet"}))
+@pytest.mark.parametrize("framework", NOT_MXNET)
 def test_clips_of_samples_are_refused(framework: str) -> None:
     tape = Tape(framework)
 
@@ -58,6 +59,13 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
     with pytest.raises(NotImplementedError, match="per_sample: got norms or clips"):
         tape.gradients(loss, np.ones((2, 2, 2), np.float32))
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_row_norms_of_order_1_refuse_a_gradient(framework: str, mode: str) -> None:
+    tape = Tape(framework, mode)
+    with pytest.raises(ValueError, match="ord: got 1"):
+        tape.gradients(lambda v: tape.weighted([(islices.row_norms(v, ord=1), tape.array(IDS))]), VALUES)
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
@@ -77,7 +85,7 @@ def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
     return {"optax": lambda x: how.update(x, how.init(x))[0]}
 
 
-@pytest.mark.parametrize("framework", [name for name, mode in MODES if mode == "eager" and name != "mxnet"])
+@pytest.mark.parametrize("framework", NOT_MXNET)
 def test_presets_have_the_gradient_of_the_frameworks_own_function(framework: str) -> None:
     tape, x = Tape(framework), VALUES[:2]
     for semantics, own in own_formulas(framework).items():
