@@ -10,10 +10,10 @@ How to read the contracts
     and unary minus on them. In differentiation, and in programs over ranks, the core also slices their first axis.
     Division, square root and comparison are primitives, since their results differ between frameworks. A mask is any
     object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
-    compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32", "bfloat16", "int64").
-    Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on the device
-    of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under ``@optional``; the
-    mark describes the consequence.
+    compiler may narrow a Python number next to an array. A dtype is given by its NumPy name ("float32", "bfloat16",
+    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on
+    the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under
+    ``@optional``; the mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode
@@ -158,7 +158,7 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
         return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
     def is_array(self, x: object) -> bool:
-        """Return True if x is a dense array of this framework; variables and parameters count."""
+        """Return True if x is a dense array of this framework; variables and parameters count as arrays."""
         raise self._missing("is_array")
 
 

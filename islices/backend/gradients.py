@@ -66,8 +66,8 @@ class LayerUse:
     offsets: Array | None = None  # the starts of bags in 1-D ids; without a combiner, the starts of samples
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
-    #: a function that returns an object while a backward pass may still set upstream, and None afterwards; None instead
-    #: of the function if the framework does not know this
+    #: A function that returns an object while a backward pass may still set upstream, and None afterwards. The field is
+    #: None if the framework cannot tell the two apart.
     awaited: Callable[[], object] | None = None
 
 
@@ -228,7 +228,8 @@ class Gradients(Arrays):
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return `fn` in the form in which the framework runs users' code.
 
-        The form is new source code if a compiler such as autograph rewrites Python, else `fn` itself.
+        If the framework has a compiler that rewrites Python, such as autograph, the result is rewritten code; else it
+        is `fn` itself.
         """
         return fn
 

@@ -117,7 +117,7 @@ class RowPrimitives(Arrays):
 
     @optional("there is no row-sparse type")
     def from_native(self, x: Any) -> NativeParts:
-        """Return the parts of a native sparse object without computations on its contents; the core validates them.
+        """Return the parts of a native sparse object, without computations on its contents. The core checks the parts.
 
         Raise ValueError for an object that is not row-sparse, such as one with more than one sparse dimension or a
         batch.
@@ -235,8 +235,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``. If ``least`` is given, values are
-        floats, each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least`` instead. All values are then floats
+        that are NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
         """
         raise NotImplementedError
 

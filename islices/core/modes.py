@@ -34,11 +34,11 @@ def execution(mode: str) -> Iterator[None]:
     Parameters
     ----------
     mode : {"host", "framework"}
-        "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In mode "host" the framework's operations also compute on arrays
-        outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is being recorded. But
-        compiled kernels may run within traced code on the CPU. Norms, clips and bags define their gradient, so the host
-        computes them also while a gradient is recorded.
+        In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
+        "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
+        compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
+        being recorded. There are two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
+        clipping and bags define their gradients, so the host computes them even while a gradient is recorded.
 
     Raises
     ------
@@ -117,8 +117,8 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it; it may also describe further arrays after
-    these.
+    `look` is the backend's `Look` at the arrays if the caller already has it. The `Look` may also describe further
+    arrays after these.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -159,7 +159,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute on the host a primitive that the adapter lacks, from copies or views of the arrays.
+    """Run a primitive that the adapter lacks on the host, with views or copies of the arrays.
 
     In mode "framework" raise NotImplementedError.
     """

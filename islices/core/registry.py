@@ -2,7 +2,7 @@
 
 The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
 built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
-*name* has been imported. So an unused plug-in costs nothing and cannot fail.
+*name* has been imported. So an unused plug-in costs nothing and cannot cause errors.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def get_backend(name_or_array: Any) -> Backend:
     Returns
     -------
     Backend
-        There is one object per framework, which is loaded at its first use.
+        There is one backend object per framework; it is loaded when it is first needed.
 
     Raises
     ------
     ModuleNotFoundError
         The named framework is not installed; the message contains the command that installs it.
     ValueError
-        No backend has that name, or two plug-ins have it.
+        No backend has that name, or two plug-ins use the name.
     TypeError
         The object belongs to no known framework.
     ImportError
@@ -156,7 +156,7 @@ def describe(x: object) -> str:
             return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
-    except Exception:  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise as they like
+    except Exception:  # torch's nested tensors have no shape, a tf.Tensor may have no rank, others may raise any error
         return name
 
 

@@ -41,12 +41,13 @@ class IndexedSlices:
         (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises
         ValueError.
     coalesced : bool
-        True declares that indices ascend strictly, except for empty slots at the end. The constructor checks the order,
-        but not in traced code or with validate=False.
+        If True, the caller declares that indices ascend strictly, except for empty slots at the end. The constructor
+        checks the order, but not in traced code or with validate=False.
     padded : bool
-        True allows the index ``rows``, which marks an empty slot. Traced code with static shapes makes such slots.
+        If True, indices may contain the number ``rows``, which marks an empty slot. Traced code with static shapes
+        makes such slots.
     validate : bool
-        False skips the checks that read the indices. Shapes and dtypes are always checked.
+        If False, the checks that read the indices are skipped. Shapes and dtypes are always checked.
 
     Raises
     ------
@@ -220,7 +221,7 @@ class IndexedSlices:
         Raises
         ------
         TypeError
-            The framework, or islices, has no such dtype, or dtype is float64 in JAX without jax_enable_x64.
+            The framework or islices does not support the dtype, for example float64 in JAX without jax_enable_x64.
 
         Examples
         --------
@@ -248,17 +249,18 @@ class IndexedSlices:
         indices: Array | None = None,
         dense_shape: Iterable[int | None] | None = None,
     ) -> IndexedSlices:
-        """Return a copy with other values, indices or dense_shape; the new parts are checked.
+        """Return a copy with other values, indices or dense_shape. The new parts are checked.
 
         Parameters
         ----------
         values : array, optional
-            New values; the dtype may differ. If nothing else changes, the framework and the length n stay the same.
+            New values, perhaps of another dtype. If no other part is replaced, the framework and the length n must stay
+            the same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows. The number must be greater than every index. Padded slices keep their
-            number of rows, because padding has this number as its index.
+            A shape with another number of rows, which must be greater than every index. Without new indices, padded
+            slices must keep their number of rows, because this number is the index of their padding.
 
         Returns
         -------
@@ -472,7 +474,8 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
 
 
 def check_padding(s: IndexedSlices, shape: Shape) -> None:
-    """Raise ValueError if another shape for s would make rows of padding slots, whose index is the number of rows."""
+    """Raise ValueError if s is padded and `shape` has another number of rows. The padding slots of s have the number of
+    rows of s as their index, so the other shape might turn them into rows."""
     rows = s.dense_shape[0]
     if s.padded and rows is not None and shape[0] != rows:
         raise ValueError(

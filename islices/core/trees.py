@@ -1,7 +1,8 @@
 """Conversion of nested structures of gradients to lists of leaves and back.
 
-The structures are lists, tuples, named tuples, dicts, and pytrees: registered types of a framework (in JAX, flax's
-State and equinox's Module). None counts as a leaf. May import: `islices.core.registry`.
+The structures are lists, tuples, named tuples, dicts, and pytrees. Pytrees are container types that are registered with
+a framework, such as flax's State and equinox's Module with JAX. None counts as a leaf. May import:
+`islices.core.registry`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
         return None
     if (
         find_backend(x) is not None or type(x).__module__.partition(".")[0] == "islices"
-    ):  # also pytrees to JAX: PerSample, Table
+    ):  # JAX would open PerSample and Table as pytrees
         _LEAVES.add(type(x))
         return None
     for B in loaded_backends():

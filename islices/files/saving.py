@@ -1,8 +1,8 @@
-"""Define `save` and `load` for trees of sparse gradients, dense arrays and tables, in one file with the same form for
-every framework.
+"""Define `save` and `load`, which store a tree of sparse gradients, dense arrays and tables in one file. The file has
+the same form for every framework.
 
 A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
-*manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest has each array's
+*manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest contains each array's
 dtype, shape and digest, so that `load` detects every change of the file. SPEC clause 21.
 """
 
@@ -54,7 +54,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     ModuleNotFoundError
         The extra is missing: ``pip install "islices[io]"``.
     OSError
-        The system cannot write the file. An old file remains.
+        The system cannot write the file. A file that already exists at the path stays as it is.
 
     Notes
     -----
@@ -91,8 +91,8 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     backend : str or Backend
         The backend of the loaded arrays.
     foreign : bool
-        True also reads files of other programs (`safetensors.torch.save_file`), and returns {name: dense array}. For
-        files of islices the argument has no effect.
+        If True, also read files of other programs, such as those of `safetensors.torch.save_file`, and return {name:
+        dense array} for them. For files of islices the argument has no effect.
 
     Returns
     -------
@@ -106,15 +106,15 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     ValueError
         The file is truncated, damaged, hostile, of a newer version, or foreign; the message names the file.
     TypeError, IndexError
-        The framework does not have a dtype of the file: bfloat16 in NumPy without ml_dtypes, float64 in JAX without
+        The framework lacks a dtype of the file, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
         jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
     -----
     Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated. In a
-    file of islices, every array is compared with its SHA-256, and indices are checked like those of any slices. Loading
-    needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs memory
-    for one more array at a time. SPEC clause 21.
+    file of islices, every array is compared with its SHA-256, and indices are checked as in any sparse gradient.
+    Loading needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs
+    memory for one more array at a time. SPEC clause 21.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from islices.backend import Array, Backend
 from islices.core.arguments import show
 
-#: The name of the formula of a clip or an optimizer: "islices" or a framework. No function accepts all names.
+#: The name of a formula for clipping or for an optimizer: "islices" or a framework. No function accepts all names.
 Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]
 

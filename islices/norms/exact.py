@@ -8,9 +8,9 @@ midpoint of two float64 numbers. In that case `_finish` finds the sign of the ex
 few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
-rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a float32
-is exact in float64; a float64 is first cut in two halves whose products are exact. `_finish` cuts the halves as in
-T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
+rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
+of a float32 is exact in float64; a float64 is first cut into two halves whose products are exact. `_finish` cuts the
+halves as in T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
 """
@@ -404,10 +404,10 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Return the sum of each row, shape (n,), by halves (SPEC clause 19): add the second half of the columns to the
-    first.
+    """Return the sum of each row, shape (n,), computed by halves (SPEC clause 19).
 
-    Repeat until one column is left. The last column of an odd number is added at the end instead.
+    Each step adds the second half of the columns to the first half, until one column is left. The last column of an odd
+    number of columns is set aside; the columns that were set aside are added at the end.
     """
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:

@@ -1,6 +1,7 @@
-"""Norms of gradients, of their rows, and the rows with the largest norms.
+"""Compute norms of gradients and of their rows, and find the rows with the largest norms.
 
-`islices.norms.exact` computes the sums; this module chooses their terms and rounds the norms. SPEC clauses 7 and 8.
+`islices.norms.exact` computes the sums; this module chooses the terms of the sums and rounds the norms. SPEC clauses 7
+and 8.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     ValueError
         ord is not 1, 2 or inf.
     TypeError
-        x holds integers or is not an array, or ord is not a real number.
+        x contains integers or is not an array, or ord is not a real number.
 
     Notes
     -----
@@ -123,7 +124,7 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 class Total(NamedTuple):
     """The norm of some leaves before clipping.
 
-    A clip compares `exact` with its limit, gradients flow through `attached`, and the user gets `given`.
+    Clipping functions compare `exact` with the limit, gradients flow through `attached`, and the user gets `given`.
     """
 
     E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
@@ -395,7 +396,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2.
+        x contains integers or is 0-d, or ord is not accepted. Or ord is not 2, and a gradient is recorded; in traced
+        code, the error comes when the gradient is computed.
 
     Notes
     -----
@@ -443,9 +445,9 @@ def top_k_rows(x: T, k: int) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        The dtype must be floating. Duplicates are summed first; each leaf keeps its k rows.
+        The dtype must be floating. Duplicates are summed first. In a tree, k rows of each leaf stay.
     k : int
-        The number of rows to keep, not negative. A gradient with fewer than k rows keeps all rows.
+        The number of rows to keep, at least 0. A gradient with fewer than k rows keeps all rows.
 
     Returns
     -------
@@ -455,7 +457,7 @@ def top_k_rows(x: T, k: int) -> T:
     Raises
     ------
     TypeError, ValueError
-        x is dense or holds integers, or k is not an int or is negative.
+        x is dense or contains integers, or k is not an int or is negative.
 
     Notes
     -----

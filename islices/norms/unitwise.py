@@ -1,7 +1,7 @@
-"""Clips by norms along axes, by norms of rows, or by the root mean square of a gradient.
+"""Clipping by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
-clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
+clauses 10 and 11. `islices.norms.clip` contains the clipping by norms of whole gradients.
 """
 
 from __future__ import annotations
@@ -66,14 +66,15 @@ def clip_by_block_rms(
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
-        zero. With "propagate" and semantics "optax", an infinite one makes finite values zero.
+        The effect of a NaN or infinite root mean square: "propagate" makes every stored value NaN, "raise" raises
+        FloatingPointError, and "zero" makes all values zero. With "propagate" and semantics "optax", an infinite root
+        mean square makes finite values zero.
 
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices" and outside of traces, the result is x itself if x is
-        dense or coalesced and within threshold.
+        Sparse gradients are coalesced. With semantics "islices", outside of traces, the result is x itself if x is
+        dense or coalesced and its root mean square is at most threshold.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def clip_by_block_rms(
         threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is
         "raise" under a trace.
     FloatingPointError
-        nonfinite="raise" and the root mean square is NaN or infinite.
+        nonfinite is "raise", and the root mean square is NaN or infinite.
 
     Notes
     -----
@@ -142,8 +143,9 @@ def adaptive_grad_clip(
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes the stored values of its unit NaN, raises FloatingPointError, or makes them zero.
-        With "propagate" and semantics "optax", an infinite norm makes finite values zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its unit NaN, "raise" raises
+        FloatingPointError, and "zero" makes these values zero. With "propagate" and semantics "optax", an infinite norm
+        makes finite values zero.
 
     Returns
     -------
@@ -158,14 +160,14 @@ def adaptive_grad_clip(
         dimensions or more, of which two are longer than 1. clipping or eps is negative or NaN, or semantics or
         nonfinite is unknown.
     FloatingPointError
-        nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
+        nonfinite is "raise", and a norm is NaN or infinite. In traced code, "raise" raises ValueError instead.
 
     Notes
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
-    then proportional to the table's size; memory on the CPU is not, unless axes such as (0, 2) are apart. For other
-    axes, only the rows that x contains are read. Autograd treats the norms of params as constants. SPEC clause 10.
-    Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+    then proportional to the table's size. Memory on the CPU is not, unless the reduced axes are not adjacent, such as
+    (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of params as constants.
+    SPEC clause 10. Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
     Examples
     --------
@@ -185,7 +187,7 @@ def adaptive_grad_clip(
     def one(leaf: Any, weights: Array) -> Any:
         along = unit_axes(shape_of(weights)) if axes is None else axes
         leaf, B = ratio.lift(leaf), parts(leaf)[0]
-        if B.is_traced(weights) and 0 not in B.shape(weights):  # then the clip of a known leaf is unknown too
+        if B.is_traced(weights) and 0 not in B.shape(weights):  # then clipped values of a known leaf are unknown too
             with B.scope():
                 some = B.row_amax(B.reshape(weights, (1, None)))
             leaf = traced_with(leaf, some)
