@@ -70,12 +70,12 @@ def value_and_grad(
         gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
-        rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
-        ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
-        apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
-        embedding, embedding_bag (sum and mean), index_select and ``w[ids]``; in TensorFlow, by tf.gather and
-        tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default no array gets
-        `IndexedSlices`.
+        rows, if the array has more rows than fn reads. "always" marks each array that fn reads only by rows, however
+        many rows it reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and
+        dynamic slices of whole rows. The reads may apply to ``w.astype(...)``, and may occur within jit, vmap, remat,
+        cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and ``w[ids]``;
+        in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the framework's
+        gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
@@ -87,19 +87,20 @@ def value_and_grad(
         before the last. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
-        the batch, and once on each of the two samples. A checked call costs about three calls and draws more random
-        numbers. The check finds gradients that reach the rows of other samples, and losses that change when fn gets the
-        sample without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch.
-        Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not
-        compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
+        the batch, and once on each of the two samples. A checked call takes about as long as three calls, and draws
+        more random numbers than one. The check finds gradients that reach the rows of other samples, and losses that
+        change when fn gets the sample without the others. With sparse=, the check only compares losses, and fn runs
+        once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not
+        checked. Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are
+        ragged.
 
     Returns
     -------
     callable
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
-        vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
-        looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has an
-        empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
+        vector of losses. grads has the structure of the differentiated arguments. A table's gradient has one slice for
+        each looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has
+        an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
 
     Raises
     ------
@@ -116,8 +117,9 @@ def value_and_grad(
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        The arrays are NumPy's, which record no gradients (use `embedding_grad`). MXNet has no second derivatives and
-        no sparse=. sparse= also does not work with per_sample outside of JAX, or in torch within value_and_grad.
+        The arrays are NumPy arrays, for which no framework records gradients (use `embedding_grad`). MXNet supports
+        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. In torch, a call
+        with sparse= cannot run within another value_and_grad.
 
     Notes
     -----

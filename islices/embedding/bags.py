@@ -1,11 +1,11 @@
 """The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
 The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
-value and the gradient have the same bits on every framework, and run on the host unless an enclosing gradient is being
-recorded. SPEC clause 19.
+value and the gradient have the same bits on every framework. The host computes both unless an enclosing gradient is
+being recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, absent, out of range under a trace) stay in their slots, with zeros as
-values, or -inf for "max". Members that do not count change no result, shapes stay static, and the gradient has one
+Members that do not count (padding, masked, absent, out of range under a trace) keep their slots. The values of these
+slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the gradient has one
 slice per occurrence.
 """
 
@@ -134,8 +134,8 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Arr
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return a function that sums bags. Each backend has one function object, since caches of compiled code use it as
-    key.
+    """Return a function that sums bags. Each backend has one function object, because caches of compiled code use the
+    function as a key.
     """
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
         B, table, ids, BagMembers(segments, bags, "sum", keep)

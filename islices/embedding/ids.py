@@ -88,7 +88,7 @@ def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
 def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
     """Raise IndexError for an id that is not a row number. Ids may have any shape; traced ids are not checked.
 
-    If `absent`, negative ids are absent and do not raise.
+    If `absent`, negative ids count as absent and raise no error.
     """
     if B.is_traced(ids):
         return

@@ -73,17 +73,18 @@ def lookup(
         The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
         has a padding_idx, this number is the default, and any other number raises ValueError.
     mask : boolean array of ids' shape, optional
-        False excludes the row from its bag and makes its gradient zero, even if the row has NaN. Without a combiner the
-        result still contains the row. For ragged ids the mask has the same ragged form, or the shape of the ids'
-        values.
+        Where mask is False, the row does not count in its bag, and its gradient is zero, even if the row contains NaN.
+        Without a combiner the result still contains the row. For ragged ids the mask has the same ragged form, or the
+        shape of the ids' values.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
-        are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
-        weights). sqrtn divides by the square root of that number (weighted: by the root of the sum of the squares).
-        A bag without members gives zeros and no gradient. max sends the gradient to the first of equal members.
+        are the innermost rows of ragged ids. mean divides by the number of members, or with weights by the sum of the
+        weights. sqrtn divides by the square root of the number of members, or with weights by the root of the sum of
+        the squared weights. A bag without members gives zeros and no gradient. The gradient of max goes to the first of
+        equal members.
     weights : array of the table's dtype and ids' shape, optional
-        A factor for each member; factors get a gradient too. "max" accepts no weights. For ragged ids, weights may have
-        the forms that mask may have.
+        A factor for each member. The factors get a gradient too. "max" accepts no weights. For ragged ids, weights may
+        have the forms that mask may have.
     offsets : int32 or int64 array, shape (bags,), optional
         The start of each bag in ids, ascending from 0; ids then has one dimension.
     invalid : {"raise", "drop"}

@@ -49,11 +49,11 @@ def embedding_grad(
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     mask : boolean array of ids' shape, optional
-        Where mask is False, upstream counts as zero, even if it is NaN; the slice stays, with zeros.
+        Where mask is False, upstream counts as zero, even if it is NaN. The slice stays and contains zeros.
     scale_by_freq : bool
-        True divides each slice by the number of times that its index occurs in ids (without padding).
+        If True, divide each slice by the number of times that its index occurs in ids. Padding does not count.
     invalid : {"raise", "drop"}
-        "drop" treats negative ids as absent; they get no slice.
+        With "drop", negative ids count as absent and get no slice. With "raise", they raise IndexError.
 
     Returns
     -------
@@ -323,7 +323,8 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        x has a dense array, for which the number of occurrences is unknown, or holds integers. SPEC clause 12.
+        x contains a dense array, for which the number of occurrences is unknown, or x contains integers. SPEC clause
+        12.
 
     Examples
     --------

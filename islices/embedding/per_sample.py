@@ -169,8 +169,8 @@ class PerSample:
         max_norm : float
             0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
-            A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them
-            zero.
+            The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
+            FloatingPointError, and "zero" makes these values zero.
 
         Returns
         -------
@@ -286,10 +286,11 @@ def per_sample(
     mask : boolean array of ids' shape, optional
         Where mask is False, upstream counts as zero, even if it is NaN.
     invalid : {"raise", "drop"}
-        "drop" treats negative ids as absent; they get no slice.
+        With "drop", negative ids count as absent and get no slice. With "raise", they raise IndexError.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        For a tied table (num_rows, width), which is also an output layer: the gradient with respect to ``x @ table.T``,
-        and x. These factors store the output layer's part of each sample's gradient; norms and clipping include it.
+        For a tied table (num_rows, width), which is also an output layer. The pair consists of the gradient with
+        respect to ``x @ table.T``, and of x. These factors store the output layer's part of each sample's gradient.
+        Norms and clipping include this part.
     sample_axis : int
         The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). An array with fewer
         axes has its samples along its last axis. islices never guesses the axis from lengths.
@@ -485,21 +486,22 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
+        FloatingPointError, and "zero" makes these values zero.
 
     Returns
     -------
     (tree, norms)
-        The clipped tree, and the norms before clipping, shape (B,), as `PerSample.norms` returns them. Samples within
-        max_norm keep their bits.
+        The clipped tree, and the norms before clipping, shape (B,), as `PerSample.norms` returns them. Samples whose
+        norm is at most max_norm keep their bits.
 
     Raises
     ------
     ValueError, TypeError
         max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite="raise" under a trace.
+        differ, or there are no leaves. Or nonfinite is "raise" in traced code.
     FloatingPointError
-        nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
+        nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
     Examples
     --------
@@ -553,7 +555,7 @@ def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
 
     if not isinstance(x, PerSample):
         return scaled(x, steps)
-    # the clip's factor multiplies only x, the smaller factor of a product; zeros replace both factors
+    # clipping multiplies only x, the smaller factor of a product; zeros replace both factors
     whole = finite is None or (E is modes.HOST and finite.all())
     products = tuple(Product(g if whole else scaled(g, []), scaled(inputs, steps)) for g, inputs in x.products)
     return PerSample._trusted(B, (scaled(x.values, steps, x.samples), x.indices, x.samples, products), x.dense_shape)

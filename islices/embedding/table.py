@@ -26,8 +26,8 @@ class Table:
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     scale_by_freq : bool
-        True: `value_and_grad` divides each slice of the gradient by the number of times that its row occurs in the
-        lookup (without padding). The framework's autograd, called directly, does not divide.
+        If True, `value_and_grad` divides each slice of the gradient by the number of times that its row occurs in the
+        lookup. Padding does not count. The framework's autograd, called directly, does not divide.
 
     Raises
     ------

@@ -78,7 +78,7 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
         number = ir.IntType(32)
         kinds = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kinds)
-        builder.call(function, [place, number(0), number(3), number(1)])  # to read, to keep, data
+        builder.call(function, [place, number(0), number(3), number(1)])  # for reading, to keep in the caches, as data
         return context.get_dummy_value()
 
     return types.void(array, row, column), generate

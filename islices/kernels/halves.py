@@ -2,8 +2,8 @@
 
 Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
 `store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents
-would produce subnormal numbers, which some threads flush to zero. These functions produce no subnormal numbers, and
-contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
+would produce subnormal numbers, which some threads flush to zero. So the functions of this module avoid subnormal
+numbers. The functions contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
 `islices.kernels.compiling`.
 """
 

@@ -312,8 +312,8 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
     """Return the sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
 
-    A leaf is (values, order, starts), whose duplicates are summed first, or (values, None, None) without duplicates.
-    The limbs also count the terms that may have dropped bits.
+    A leaf is (values, order, starts) if duplicates must be summed first, else (values, None, None). The limbs also
+    count the terms that may have dropped bits.
     """
     narrow: list[Host] = []
     wide: list[Host] = []

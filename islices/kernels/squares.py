@@ -195,7 +195,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     add_bins, round_sum, count_of_bins = add_bins_kernel(), round_kernel(), BINS[dtype]
 
     def norm(values, indices):
-        """Return the norm of a few rows, after summing rows with the same index; without indices, sum no rows.
+        """Return the norm of a few rows. Rows with the same index are summed first, unless there are no indices.
 
         Return -1 if the indices cannot be grouped, or if the rounding of the norm is undecided.
         """

@@ -52,8 +52,8 @@ class Formula:
         The value of the rule's parameter q. "" means that the rule has no q, "element" means g * g, and "row" means the
         mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
-        Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds a term to g,
-        "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
+        Weight decay before the rule. "" means that there is no weight decay, or that the rule itself applies it.
+        "coupled" adds a term to g, "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
     options : tuple of str
         The rule's optional parameters that this formula uses. Parameters with the default False get True; all others
         get numbers.

@@ -143,7 +143,7 @@ class Optimizer:
 
     @property
     def _only_sums_squares(self) -> bool:
-        """Return True if a row with a zero gradient keeps its state: the formula has none, or only an accumulator."""
+        """Return True if a zero gradient does not change a row's state: there is no state, or only an accumulator."""
         return all(spec.name == "accumulator" for spec in self._formula.state)
 
     def _check_dense(self, source: str) -> None:
@@ -168,7 +168,8 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             None within a structure stays None.
         master : bool
-            True stores a float32 copy of a 16-bit table. Steps change the copy and write its rounded rows to the table.
+            If True, the state of a 16-bit table contains a float32 copy of the table. Steps change the copy, and write
+            its rounded rows to the table.
 
         Returns
         -------
@@ -215,16 +216,16 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
-            The dtype is the table's; a 16-bit table also accepts float32. Duplicates are summed first, except with
-            duplicates="raw". A dense gradient contains every row. With None nothing changes.
+            The gradient has the dtype of the table; for a 16-bit table it may also be float32. Duplicates are summed
+            first, except with duplicates="raw". A dense gradient contains every row. With None, nothing changes.
         state : dict; or the structure of table, with dicts
             The result of `init` or of the previous step.
         donate : bool
-            True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. With
+            If True, the step may overwrite the JAX arrays of table and state, which you must not use afterwards. If
             False, each step outside jit copies these arrays. donate has no effect on arrays that change in place, or
             inside jit, where donate_argnums decides.
         apply : bool, or boolean or integer array of one
-            With False or 0 nothing changes, not even the step count. The flag may be traced.
+            With False or 0, nothing changes, not even the step count. The flag may be traced.
 
         Returns
         -------
@@ -239,7 +240,8 @@ class Optimizer:
 
         Notes
         -----
-        No gradient passes through a step. In traced code, slices out of range are ignored. SPEC clauses 15 and 16.
+        No gradient passes through a step. In traced code, slices with an index out of range are ignored. SPEC clauses
+        15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 

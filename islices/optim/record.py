@@ -104,7 +104,7 @@ class Record:
     def spelled(self, semantics: str) -> Mapping[str, str]:
         """Return a dict from islices' names of hyperparameters to a framework's names.
 
-        The semantics may lack a preset for this optimizer.
+        The optimizer need not have a preset for this semantics.
         """
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
@@ -174,7 +174,7 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
     Raise ValueError if that is impossible. `source` is None if the user has not given the source's semantics, and `lr`
-    is None if the learning rate is unknown; either matters only if the meanings differ.
+    is None if the learning rate is unknown; both matter only if the meanings differ.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

@@ -84,7 +84,7 @@ class KerasAdam(Keras):
     def correction(self, beta: str) -> Any:
         """Return 1 - beta^t in the dtype of `narrow`.
 
-        TensorFlow's float32 pow mostly equals the rounded float64 pow.
+        In most cases, TensorFlow's float32 pow equals the rounded float64 pow.
         """
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(beta)))
 
@@ -257,12 +257,12 @@ def adam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adam (Kingma and Ba 2015, algorithm 1). rows="touched" makes lazy Adam.
+    """Make an Adam optimizer (Kingma and Ba 2015, algorithm 1). With rows="touched", this is lazy Adam.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
@@ -275,16 +275,17 @@ def adam(
         this mean square as "v_max".
         Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -300,7 +301,7 @@ def adam(
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------
@@ -330,12 +331,12 @@ def adamw(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    """Make an Adam optimizer with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
@@ -348,16 +349,17 @@ def adamw(
         this mean square as "v_max".
         Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -372,7 +374,7 @@ def adamw(
     Notes
     -----
     ``w = (1 - lr weight_decay) w``, then the step of `adam`.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------
