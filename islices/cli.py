@@ -45,7 +45,8 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance.
+    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance of this
+    class.
 
     Attributes
     ----------
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The command-line arguments; by default those of the process.
+        The command-line arguments. The default is the arguments of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
     os.environ["PYTHONIOENCODING"] = "utf-8"  # for child processes, because commands read their output
@@ -142,7 +143,7 @@ def _print_any_text() -> None:
 def _sigterm_raises() -> Iterator[None]:
     """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too.
 
-    A handler that the program has set stays.
+    If the program has set a handler for SIGTERM, keep that handler.
     """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:

@@ -38,7 +38,7 @@ class RowMap:
     Parameters
     ----------
     old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one for each row of the new table
-        For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
+        For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
         The number of rows of the old table; `renumber` reads this number from the table.
@@ -220,8 +220,8 @@ def renumber(
         The values of the added rows of the state: the initial values of an islices optimizer, or numbers. The argument
         is required if a state gets added rows.
     tables, states : str, or sequence of them, optional
-        Names of the leaves that are renumbered, such as ``"*.embedding"``: keys and positions joined by dots. All
-        others are unchanged. By default all leaves are renumbered.
+        Patterns for the names of the leaves that are renumbered, such as ``"*.embedding"``. A name consists of keys and
+        positions, joined by dots. All other leaves are unchanged. By default all leaves are renumbered.
 
     Returns
     -------
@@ -396,7 +396,7 @@ def _copied(B: Backend, x: Array) -> Array:
 
 # ---------------------------------------------------------------------- rows
 def _mean(rows: Host, padding: int | None) -> Host:
-    """Return the mean row in float64, without the padding row; the rows are added in order."""
+    """Return the mean of the rows in float64. The padding row does not count, and the rows are added in order."""
     kept = rows if padding is None else np.delete(rows, padding, axis=0)
     wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
     total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)
@@ -429,7 +429,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Return rows as a host array of a dtype. bfloat16 is stored as uint16, in `rows` and in the result."""
+    """Convert rows of the host to a dtype. In `rows` and in the result, uint16 stands for bfloat16."""
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():

@@ -1,9 +1,9 @@
-"""The contract of an adapter: its primitives and their requirements.
+"""The contract of an adapter, which defines its primitives and their requirements.
 
 Everything in the library is written once, on top of the primitives. An adapter implements the methods of `Backend` for
 a framework's arrays; the core never imports a framework, and has no code for a particular framework. `Backend` consists
-of parts, one module per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of
-an adapter needs only this folder. May import: `islices.backend`.
+of parts for arrays, memory, rows and gradients, and of methods for the conformance suite only. Each part has its
+module. A reader of an adapter needs only this folder. May import: `islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``

@@ -1,4 +1,4 @@
-"""Dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
+"""Methods for dense arrays: dtypes and shapes, conversions from and to NumPy, and computations.
 
 May import: `numpy`, `islices.backend.contract`.
 """
@@ -18,7 +18,7 @@ LoopState = tuple[Array, ...]
 
 
 class Arrays(Part):
-    """The part for dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
+    """The part of `Backend` for dense arrays: dtypes and shapes, conversions from and to NumPy, and computations.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Arrays(Part):
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype that the framework cannot store, and IndexError for an index that it cannot store.
+        Raise TypeError for a dtype, and IndexError for an index, that the framework cannot store.
 
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
@@ -192,7 +192,8 @@ class Arrays(Part):
 
     @primitive
     def outer_products(self, g: Array, x: Array) -> Array:
-        """Return the sum over t of g[b, t, v] * x[b, t, d], in any order, shape (b, v, d).
+        """Return the sums over t of g[b, t, v] * x[b, t, d], as an array of shape (b, v, d). Terms may be added in any
+        order.
 
         g (b, t, v) and x (b, t, d) are float64; only t may be unknown.
         """
@@ -200,13 +201,13 @@ class Arrays(Part):
 
     @primitive
     def row_amax(self, x: Array) -> Array:
-        """Return the largest |x| of each row of a float x (k, m), shape (k,). The result is NaN for a row with NaN, and
-        0 if m is 0."""
+        """Return the largest absolute value of each row of a float array x (k, m), as an array of shape (k,). The
+        result is NaN for a row with NaN, and 0 if m is 0."""
         raise NotImplementedError
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """Return the sum of each row of x (k, m), shape (k,), in the dtype of x, which is float32 or float64.
+        """Return the sum of each row of x (k, m), as an array of shape (k,). x and the sums are float32 or float64.
 
         The elements may be added in any order. A sum is 0 if m is 0.
         """
@@ -226,9 +227,9 @@ class Arrays(Part):
 
     @optional("NumPy does it, on the host")
     def largest(self, x: Array, k: int) -> Array:
-        """Return the positions of the min(k, n) largest numbers of x, ascending, as integers of shape (min(k, n),).
+        """Return the positions of the min(k, n) largest numbers of x, in ascending order, as an array of integers.
 
-        x is float64 of shape (n,) without NaN. Among equal numbers the first ones count as larger.
+        x is a float64 array of shape (n,) without NaN. Among equal numbers, the first numbers count as larger.
         """
         order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
         return self.asarray(np.sort(order), x)

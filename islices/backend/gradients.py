@@ -1,4 +1,4 @@
-"""Gradients: the framework's differentiation, of functions of islices and of stock layers.
+"""Methods with which a framework differentiates functions of islices, functions of the user, and stock layers.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -15,7 +15,7 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """The source of a table's rows: the table's weights, and the recorder of a differentiation, if there is one.
+    """The source of a table's rows, which consists of the table's weights and, during a differentiation, of a recorder.
 
     A recorder is an object of the adapter that `Backend.differentiate` makes. The recorder's method ``lookup(weights,
     ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out
@@ -141,8 +141,7 @@ GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 class Gradients(Arrays):
-    """The part for gradients: the framework's differentiation of functions of islices, and gradients of stock
-    layers."""
+    """The part of `Backend` that differentiates functions of islices, functions of the user, and stock layers."""
 
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
@@ -183,10 +182,10 @@ class Gradients(Arrays):
         depend on the variable). `lookups` has, for each source, a `LookedUp` per lookup, in order. No table-sized array
         is allocated: the framework differentiates with respect to the rows that the recorder returned. If a source
         already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        right. The method raises NotImplementedError if the framework cannot do this. A recorder used where its gradient
-        would be wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
-        floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
-        returned.
+        correct. The method raises NotImplementedError if the framework cannot do this. If a recorder is used where its
+        gradient would be wrong (in a loop body, or in a graph that is traced separately), the recorder raises
+        TypeError. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For a vector
+        the sum is differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
@@ -253,8 +252,8 @@ class Gradients(Arrays):
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, even after an exception; weights and results do not change.
-        TypeError names a layer that cannot be hooked, and the reason.
+        The model is restored when the context ends, even after an exception; weights and results do not change. If a
+        layer cannot be hooked, the method raises TypeError, whose message names the layer and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")
 

@@ -1,4 +1,4 @@
-"""Primitives for rows: the framework's sparse objects, indices, sums of slices, tables.
+"""Primitives for rows: the framework's sparse objects, indices, sums of slices, and tables.
 
 May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
 """
@@ -71,7 +71,7 @@ class RaggedParts(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The slots of a gradient, as arrays before any computation.
+    """The slots of a gradient, stored as arrays from which nothing has been computed yet.
 
     Slot k belongs to row indices[k], and contains ``values[positions[k]] * factor``, rounded to the dtype of values.
     """
@@ -84,12 +84,13 @@ class Slots(NamedTuple):
 
 
 class RowPrimitives(Arrays):
-    """The part for rows: the framework's sparse objects, indices, sums of slices, tables.
+    """The part of `Backend` for rows: the framework's sparse objects, indices, sums of slices, and tables.
 
     Attributes
     ----------
     native_name : str
-        The framework's name for its row-sparse object, for messages; empty if the framework has no such object.
+        The framework's name for its row-sparse object, which messages use. The name is empty if there is no such
+        object.
     native_float_dtypes : tuple of str
         The floating dtypes that the native sparse type supports.
     native_needs_coalesced : bool
@@ -197,10 +198,10 @@ class RowPrimitives(Arrays):
 
     @primitive
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (ids, inverse): the distinct indices, ascending, in their dtype, and for each slot the position of its
-        index in ids.
+        """Return (ids, inverse). ids contains the distinct indices in ascending order, in the dtype of `indices`.
+        inverse contains, for each slot, the position of the slot's index in ids.
 
-        In traced code with static shapes there are as many ids as slots; spare ids at the end are ``rows``.
+        In traced code with static shapes, there are as many ids as slots, and the spare ids at the end are ``rows``.
         """
         raise NotImplementedError
 
@@ -340,7 +341,7 @@ class RowPrimitives(Arrays):
     def read_rows(self, table: Array, ids: Array) -> Array:
         """Return table[ids], shape (*ids.shape, *row_shape).
 
-        An id out of range, which only traced code may have, returns zeros.
+        An id out of range, which only traced code may have, reads as zeros.
         """
         rows = self.shape(table)[0]
         if not self.is_traced(ids):

@@ -1,4 +1,4 @@
-"""Checks of arguments that are names, flags or numbers, with the library's error messages.
+"""Checks of arguments that are names, flags or numbers. The checks raise errors with the library's messages.
 
 A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 

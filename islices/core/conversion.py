@@ -1,4 +1,4 @@
-"""Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
+"""Conversions between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
 `map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three
@@ -39,7 +39,7 @@ SUMMED = frozenset((*FLOATS, *INTEGERS))
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
     """Return a framework's sparse gradient as an `IndexedSlices`. Duplicates are not summed.
 
-    The values share memory with the values of x. Only for MXNet the values are a copy.
+    The values share memory with the values of x. For MXNet, however, the values are a copy.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """Return s without padding slots. In traced code with static shapes, the slots stay, with zeros as values."""
+    """Return s without padding slots. In traced code with static shapes, the slots stay and contain zeros."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -365,7 +365,7 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
 
 
 def convert(x: Any, backend: str | Backend) -> Any:
-    """Convert gradients or arrays to another framework, leaf by leaf, through NumPy; memory is not shared.
+    """Convert gradients or arrays to another framework. Each leaf is converted through NumPy, and memory is not shared.
 
     Parameters
     ----------
@@ -422,8 +422,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        False for dense arrays, None, containers and everything else. Only the type counts: the result is True for a
-        torch CSR tensor too, which `from_native` does not accept.
+        The result is False for dense arrays, None, containers and everything else. Only the type counts: the result is
+        True for a torch CSR tensor too, which `from_native` does not accept.
 
     Notes
     -----
@@ -479,7 +479,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        The function is called with each object in tree, unconverted. The return value replaces the object.
+        The function is called with each object in tree, which is not converted first. The return value replaces the
+        object.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
         The function also looks into named tuples, and into pytrees that are registered with JAX.
 

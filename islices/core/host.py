@@ -1,4 +1,4 @@
-"""Host arithmetic: the primitives of `Backend` on NumPy arrays.
+"""The host's arithmetic, which implements the primitives of `Backend` on NumPy arrays.
 
 By default this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
 as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
@@ -273,7 +273,7 @@ def group(indices: Host) -> tuple[Host, Host, Host]:
 
 
 def _stable_order(indices: Host) -> Host:
-    """Return np.argsort(indices, kind="stable"), computed several times faster for many small indices."""
+    """Return np.argsort(indices, kind="stable"). For many small indices, this function is several times faster."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1

@@ -1,4 +1,4 @@
-"""Linear operations: scale, divide, concatenate, add.
+"""Linear operations that scale, divide, concatenate and add gradients.
 
 Other modules use this module to round scalars (SPEC clause 18) and to multiply values by scalars. `join_arrays` and
 `_sum` are operations (see `islices.core.modes`). SPEC clause 6.

@@ -1,4 +1,4 @@
-"""The choice of how an operation runs: on the host, with the framework's operations, or inside a trace.
+"""Choose how an operation runs: on the host, with the framework's operations, or inside a trace.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
 such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
@@ -70,7 +70,7 @@ def is_traced(backend: Backend, *arrays: Array) -> bool:
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if arrays are traced and slots cannot be dropped, so that the sentinel index marks empty slots."""
+    """Return True if arrays are traced and slots cannot be dropped. The sentinel index then marks empty slots."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
@@ -159,7 +159,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Run a primitive that the adapter lacks on the host, with views or copies of the arrays.
+    """Run a primitive on the host, with views or copies of the arrays, because the adapter lacks the primitive.
 
     In mode "framework" raise NotImplementedError.
     """

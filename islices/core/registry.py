@@ -1,4 +1,4 @@
-"""The lookup of a backend by an array's type or by name; no framework is imported before it is needed.
+"""Find backends by an array's type or by name. No framework is imported before it is needed.
 
 The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
 built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
@@ -35,7 +35,8 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Return the names of the backends whose framework is installed, built-in ones first, without importing any.
+    """Return the names of the backends whose framework is installed. Built-in backends come first, and none is
+    imported.
 
     Returns
     -------
@@ -117,7 +118,8 @@ def find_array_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """Yield the backends of imported frameworks: plug-ins, built-in ones, NumPy. Skip backends that fail to load."""
+    """Yield the backends of imported frameworks: first plug-ins, then built-in backends, then NumPy. Skip backends that
+    fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]
     # numpy is always imported and would come first; move it to the end, since other frameworks subclass NumPy's arrays
     known.append(known.pop(0))

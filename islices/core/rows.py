@@ -1,4 +1,4 @@
-"""Operations on the rows of gradients: coalesce, convert to dense arrays, select.
+"""Operations on the rows of gradients, which sum duplicates, make dense arrays, and select rows.
 
 Each operation is written once, with the primitives of `Backend`. `_filter_slices`, `_filter_dense` and the `_among`
 functions that they call are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
@@ -237,7 +237,8 @@ def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> Ind
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """Return (selection, is_mask). The selection is an array of B: row numbers, or an int32 mask of 0 and 1."""
+    """Return (selection, is_mask). The selection is an array of B with row numbers or, if `is_mask` is True, an int32
+    mask of 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         dtype, shape = B.dtype(rows), B.shape(rows)
         if dtype not in MASKS or len(shape) != 1:

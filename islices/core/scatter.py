@@ -37,7 +37,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
         A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
         The operation that applies each slice to its row. "update" replaces the row; the last slice of a row wins. "min"
-        and "max" are elementwise, with NaN as the result if either operand is NaN.
+        and "max" are elementwise, and the result is NaN if either operand is NaN.
     donate : bool
         If True, JAX may overwrite the table's array, which you must not use afterwards. If False, JAX's result is a
         copy. donate has no effect inside jit, or if the framework's arrays change in place.

@@ -24,7 +24,7 @@ from islices.core.shapes import MOST_NDIM
 
 
 class IndexedSlices:
-    """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
+    """A row-sparse gradient, which consists of rows of a table and their indices. Duplicate rows stand for their sum.
 
     An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
     ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
@@ -33,13 +33,14 @@ class IndexedSlices:
     Parameters
     ----------
     values : array, shape (n, *row_shape)
-        float16, bfloat16, float32, float64, int32 or int64, of any framework that islices supports. n may be 0.
+        An array of float16, bfloat16, float32, float64, int32 or int64, of any framework that islices supports. n may
+        be 0.
     indices : array, shape (n,)
-        int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
-        other array is stored unchanged.
+        An array of int32 or int64, of the same framework. Each index lies in [0, rows). A NumPy array is converted to
+        the framework; any other array is stored unchanged.
     dense_shape : sequence of int
-        (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises
-        ValueError.
+        (rows, *row_shape). rows is None if the number of rows is unknown. No upper bound of indices is then checked,
+        and `to_dense` raises ValueError.
     coalesced : bool
         If True, the caller declares that indices ascend strictly, except for empty slots at the end. The constructor
         checks the order, but not in traced code or with validate=False.
@@ -210,7 +211,7 @@ class IndexedSlices:
         Parameters
         ----------
         dtype : str or dtype of the framework or of NumPy
-            float16, bfloat16, float32, float64, int32 or int64.
+            One of float16, bfloat16, float32, float64, int32 and int64.
 
         Returns
         -------
@@ -515,7 +516,8 @@ def check_indices(
     argument: str = "indices",
     look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range. If `coalesced`, raise ValueError unless indices strictly ascend.
+    """Raise IndexError for an index out of range. If `coalesced` is True, raise ValueError unless indices strictly
+    ascend.
 
     `look` is the backend's `Look` at values and indices if the caller already has it. SPEC clause 2.
     """

@@ -52,9 +52,9 @@ def slots_of(s: IndexedSlices) -> Slots:
 
 
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
-    """Return the arrays that slices store: (values, indices), or for slots (rows, indices, positions if any).
+    """Return the arrays that slices store, which are (values, indices).
 
-    The factor of slots is left out.
+    For slots, return (rows, indices), followed by the positions if there are any. The factor is left out.
     """
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always
@@ -80,7 +80,7 @@ def _values_of(s: IndexedSlices) -> Array:
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """Return the factor of slots: None if there is none, a number, or a 0-d array if the factor is traced."""
+    """Return the factor of slots as a number, or as a 0-d array if it is traced. Without a factor, return None."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor

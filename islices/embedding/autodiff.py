@@ -72,19 +72,19 @@ def value_and_grad(
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
         rows, if the array has more rows than fn reads. "always" marks each array that fn reads only by rows, however
         many rows it reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and
-        dynamic slices of whole rows. The reads may apply to ``w.astype(...)``, and may occur within jit, vmap, remat,
-        cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and ``w[ids]``;
-        in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the framework's
-        gradients. By default no array gets `IndexedSlices`.
+        dynamic slices of whole rows. fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap,
+        remat, cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and
+        ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
+        framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
         (B, *shape). The framework's vmap over the samples of the other array arguments computes the dense gradients
         (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
-        With per_sample, the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
-        time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
-        before the last. islices never guesses the axis from lengths.
+        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the other arguments. For
+        time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis, and bags along the
+        axes before the last. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
         the batch, and once on each of the two samples. A checked call takes about as long as three calls, and draws
@@ -98,8 +98,8 @@ def value_and_grad(
     -------
     callable
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
-        vector of losses. grads has the structure of the differentiated arguments. A table's gradient has one slice for
-        each looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has
+        vector of losses. grads has the structure of the differentiated arguments. A table's gradient is not coalesced:
+        it has one slice for each looked-up row, in order, except for the padding row. A table that is not looked up has
         an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
 
     Raises
@@ -108,8 +108,8 @@ def value_and_grad(
         fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
         are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
         Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
-        differentiated argument is a Table, a marked array has no floats, or fn does not read a marked array by rows.
-        The message gives the primitive and the line.
+        differentiated argument is a Table, a marked array does not contain floats, or fn does not read a marked array
+        by rows. The message names the primitive and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
@@ -386,7 +386,7 @@ class _Call:
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
         """Return the differentiated arguments with new variables and tables.
 
-        Other leaves stay if `keep`, else they become None.
+        Other leaves stay if `keep` is True, else they become None.
         """
         fresh, others = iter(variables), iter(tables)
 

@@ -81,7 +81,7 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMemb
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
-    """Read a table's rows at ids (n,), and return one row per bag, with the bits of `reduce_bags`.
+    """Read a table's rows at ids (n,), and return one row per bag. The result has the bits of `reduce_bags`.
 
     Compiled kernels add the rows without copying them first. The combiner must be in `LINEAR`, without weights. Traced
     ids that are out of range do not count.
@@ -119,7 +119,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """Return `keep`, or ones if it is None, with 0 for each id that is out of range."""
+    """Return `keep`, or ones if `keep` is None. Each id that is out of range gets 0."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 

@@ -157,10 +157,10 @@ class Capture:
         Returns
         -------
         dict of str to IndexedSlices
-            A gradient has one slice for each looked-up row except padding, in the order of the forward passes, not
-            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. If an output layer
-            used the weights too, the gradient is a dense array. Weights that several layers share have one gradient,
-            under the first layer's name.
+            A gradient is not coalesced: it has one slice for each looked-up row except padding, in the order of the
+            forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an output
+            layer used the weights too, the gradient is a dense array. Weights that several layers share have one
+            gradient, under the first layer's name.
 
         Raises
         ------
@@ -186,9 +186,9 @@ class Capture:
         Parameters
         ----------
         sample_axis : int
-            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same
-            weights; 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis. For
-            ids with offsets, the bags are the samples.
+            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
+            For time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis. For ids
+            with offsets, the bags are the samples.
 
         Returns
         -------

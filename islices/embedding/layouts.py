@@ -1,4 +1,4 @@
-"""Bags of ids: along the last axis, at offsets, with lengths, or in a framework's ragged array.
+"""Bags of ids, which lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
 
 SPEC clause 19. A layout assigns each id to a bag; `islices.embedding.bags` reduces the bags.
 """
@@ -105,7 +105,7 @@ def _check_offsets(starts: Host, n: int | None) -> None:
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
     """Return the bags of ids (n,) that end at `ends`; the first bag starts at 0.
 
-    If `full`, the last bag ends with the last id, so that each id is in a bag.
+    If `full` is True, the last bag ends with the last id, so that each id is in a bag.
     """
     bags = B.shape(ends)
     with B.scope():

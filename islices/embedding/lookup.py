@@ -1,4 +1,4 @@
-"""Lookups of a table's rows, single or reduced in bags.
+"""Look up rows of a table, either single rows or bags of rows, which are reduced to one row each.
 
 SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces the bags and
 computes the gradient of the reduction.
@@ -67,8 +67,8 @@ def lookup(
         An array of the table's framework or of NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids may
         be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
         layout=torch.jagged. With a combiner, ids may be a tf.SparseTensor (bags along its last axis). Ids may also be a
-        pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values after the
-        last row are absent, but must be in range.
+        pair of 1-D arrays (values, lengths), which contain the ids row after row, and the number of ids in each row.
+        Values after the last row are absent, but must be in range.
     padding_idx : int, optional
         The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
         has a padding_idx, this number is the default, and any other number raises ValueError.
@@ -101,8 +101,8 @@ def lookup(
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
-        raise. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
+        dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code, an id out of range cannot
+        raise an error. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
 
     Examples
     --------

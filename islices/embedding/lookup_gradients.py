@@ -53,14 +53,14 @@ def embedding_grad(
     scale_by_freq : bool
         If True, divide each slice by the number of times that its index occurs in ids. Padding does not count.
     invalid : {"raise", "drop"}
-        With "drop", negative ids count as absent and get no slice. With "raise", they raise IndexError.
+        With "drop", negative ids count as absent and get no slice.
 
     Returns
     -------
     IndexedSlices
-        The slices in order of occurrence, not coalesced. Slices of the padding row and of absent ids are left out;
-        under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the result may
-        share memory with upstream and ids.
+        The slices in order of occurrence. The result is not coalesced. Slices of the padding row and of absent ids are
+        left out; under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the
+        result may share memory with upstream and ids.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def table_gradient(
 ) -> IndexedSlices:
     """Return a lookup's slices without padding and absent ids (-1).
 
-    If `scale_by_freq`, divide each slice by the number of times that its index occurs in the remaining slices.
+    If `scale_by_freq` is True, divide each slice by the number of times that its index occurs in the remaining slices.
     """
     s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
@@ -182,8 +182,8 @@ def flat_slices(
 ) -> IndexedSlices:
     """Return one slice for each id, in order, with the values of `upstream`, or zeros where mask is False.
 
-    `upstream` has the shape (*ids.shape, *row_shape). If `absent`, negative ids are allowed and keep their slices. Ids
-    for which `present` is 0 become -1.
+    `upstream` has the shape (*ids.shape, *row_shape). If `absent` is True, negative ids are allowed and keep their
+    slices. Ids for which `present` is 0 become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):

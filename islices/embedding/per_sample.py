@@ -155,7 +155,7 @@ class PerSample:
         Returns
         -------
         array, shape (B,)
-            The norms of SPEC clause 7: float64 for float64 values, else float32.
+            The norms as SPEC clause 7 defines them, in float64 for float64 values, else in float32.
         """
         return _norms([self])[2]
 
@@ -286,14 +286,14 @@ def per_sample(
     mask : boolean array of ids' shape, optional
         Where mask is False, upstream counts as zero, even if it is NaN.
     invalid : {"raise", "drop"}
-        With "drop", negative ids count as absent and get no slice. With "raise", they raise IndexError.
+        With "drop", negative ids count as absent and get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
         For a tied table (num_rows, width), which is also an output layer. The pair consists of the gradient with
         respect to ``x @ table.T``, and of x. These factors store the output layer's part of each sample's gradient.
         Norms and clipping include this part.
     sample_axis : int
-        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). An array with fewer
-        axes has its samples along its last axis. islices never guesses the axis from lengths.
+        The axis of the samples in ids, upstream, mask and product. For time-major ids (L, B), pass 1. An array with
+        fewer axes has its samples along its last axis. islices never guesses the axis from lengths.
 
     Returns
     -------
@@ -378,8 +378,8 @@ def by_sample(
 ) -> PerSample:
     """Return a lookup's slices as a PerSample. The samples lie along an axis of `ids`, unless `given` contains them.
 
-    If `bags`, the last axis of `ids` numbers the members of bags, and cannot be the axis of the samples. `given` is
-    (the sample of each id, an array with one entry per sample).
+    If `bags` is True, the last axis of `ids` numbers the members of bags, and cannot be the axis of the samples.
+    `given` is (the sample of each id, an array with one entry per sample).
     """
     B = s.backend
     if given is not None:
@@ -492,8 +492,8 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Returns
     -------
     (tree, norms)
-        The clipped tree, and the norms before clipping, shape (B,), as `PerSample.norms` returns them. Samples whose
-        norm is at most max_norm keep their bits.
+        The clipped tree, and the norms before clipping, an array of shape (B,) as `PerSample.norms` returns it. Samples
+        whose norm is at most max_norm keep their bits.
 
     Raises
     ------
@@ -580,7 +580,7 @@ def _factors(x: PerSample) -> list[Array]:
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
     """Return (E, float64 norms, rounded norms), with one norm per sample over all leaves together.
 
-    The float64 norms are an array of E. The rounded norms are an array of the leaves' framework, for the user.
+    The float64 norms are an array of E. The rounded norms, which the user gets, are an array of the leaves' framework.
     """
     arrays: list[Array] = []
     measured: list[Matrix] = []

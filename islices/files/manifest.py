@@ -96,7 +96,7 @@ class Contents:
     def name(self, path: Path, part: str) -> str:
         """Return a unique, printable label for an array: the array's path in the tree.
 
-        Programs that unpack a file may use the labels as file names: such files stay in the folder.
+        Programs that unpack a file may use the labels as file names, because no label leads out of the folder.
         """
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")

@@ -1,9 +1,9 @@
 """Named arrays in a .safetensors file. This module writes the file, and the library safetensors reads it.
 
-Reading does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes, before
-either allocates arrays. Neither of them unpickles or evaluates any data. Every fault in a file raises ValueError. The
-extra `io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`, `ml_dtypes`,
-`islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
+The reader does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes,
+before either allocates arrays. Neither of them unpickles or evaluates any data. Every fault in a file raises
+ValueError. The extra `io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`,
+`ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Define `save` and `load`, which store a tree of sparse gradients, dense arrays and tables in one file. The file has
 the same form for every framework.
 
-A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
+A file is a plain .safetensors file of named arrays, which other programs can read. The file also has two texts: the
 *manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest contains each array's
 dtype, shape and digest, so that `load` detects every change of the file. SPEC clause 21.
 """
@@ -40,9 +40,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     path : str or path
         The file's name, which ends in .safetensors. An existing file is replaced in one step, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and contain integers of 8 to 64
-        bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of dict
-        as dicts.
+        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and may contain integers of 8
+        to 64 bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of
+        dict as dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
@@ -82,7 +82,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
 
 # ---------------------------------------------------------------------- load
 def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", foreign: bool = False) -> Any:
-    """Read a file that `save` wrote, into any framework.
+    """Read a file that `save` wrote, and return its tree with the arrays of any framework.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     Returns
     -------
     Header
-        The attributes are ``metadata`` (for a foreign file, all texts of the file); ``arrays``, {name: (dtype, shape)};
-        and ``own``, True for a file of islices.
+        The attribute ``metadata`` contains the caller's texts, or all texts of a foreign file. ``arrays`` is a dict
+        {name: (dtype, shape)}, and ``own`` is True for a file of islices.
 
     Raises
     ------

@@ -40,8 +40,8 @@ def use_kernels(on: bool) -> Iterator[None]:
     Parameters
     ----------
     on : bool
-        With True, the default, compiled kernels compute; they need numba (``pip install "islices[fast]"``). With False,
-        or without numba, NumPy computes the same bits, but more slowly. The environment variable ISLICES_KERNELS=0 sets
+        True, the default, chooses compiled kernels, which need numba (``pip install "islices[fast]"``). With False, or
+        without numba, NumPy computes the same bits, but more slowly. The environment variable ISLICES_KERNELS=0 sets
         the default to False. Importing numba takes most of a second. By default islices imports numba for the first
         traced call, or once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1,
         islices imports numba for the first call.

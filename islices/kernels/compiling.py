@@ -1,4 +1,4 @@
-"""Compilation of plain Python functions to machine code.
+"""Compile plain Python functions to machine code.
 
 The machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled from a
 *template*, a function of arrays, and a signature of types. A template is a closure. The parts that differ between
@@ -93,12 +93,14 @@ def scalar(dtype: Any) -> Any:
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a contiguous array of one axis. With `readonly`, the type accepts read-only arrays too."""
+    """Return numba's type of a contiguous array of one axis. If `readonly` is True, the type accepts read-only arrays
+    too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a C-ordered array of two axes. With `readonly`, the type accepts read-only arrays too."""
+    """Return numba's type of a C-ordered array of two axes. If `readonly` is True, the type accepts read-only arrays
+    too."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 

@@ -54,7 +54,7 @@ cut, power_of_two = inline(_cut), inline(_power_of_two)
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel that adds the terms of an array to bins, for a dtype and a norm's order 1 or 2.
 
-    If `exact`, the kernel adds uncut terms to limbs instead of bins.
+    If `exact` is True, the kernel adds uncut terms to limbs instead of bins.
     """
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.half, BINS[dtype]

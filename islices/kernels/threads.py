@@ -141,7 +141,7 @@ def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """Call `work(*part)` for every part, in up to `get_num_threads` threads. `work` must not raise."""
+    """Call `work(*part)` for every part, in up to `get_num_threads` threads. `work` must not raise an error."""
     listed = list(parts)
     todo = iter(listed)  # all threads share this iterator, so that each part runs once
 

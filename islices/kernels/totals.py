@@ -134,7 +134,7 @@ def round_kernel() -> Kernel:
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
     """Return the sum of bins of one shape, as limbs.
 
-    The sum does not depend on the division of the work.
+    The sum does not depend on how the work was divided.
     """
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:

@@ -29,7 +29,7 @@ from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
-    """The static part of a `Member`: how the slots of a leaf contribute to norms."""
+    """The static part of a `Member`, which describes how the slots of a leaf contribute to norms."""
 
     #: True: one norm for each distinct row (each entry along axis 0 of a dense array); False: one norm of all elements
     by_row: bool = False
@@ -47,7 +47,8 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return the `Member` of an accepted leaf for a norm over all elements. If `raw`, duplicates are not summed."""
+    """Return the `Member` of an accepted leaf for a norm over all elements. If `raw` is True, duplicates are not
+    summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout(), leaf)
     layout = Layout(False, not raw and not leaf.coalesced, leaf.dense_shape[0])

@@ -42,7 +42,7 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Groups of a leaf's rows: the group of each row, in ascending order, and the number of groups."""
+    """Groups of a leaf's rows, given by the group of each row, in ascending order, and the number of groups."""
 
     segments: Array  # (k,), a NumPy array unless traced; in traced code, a segment equal to `number` means no group
     number: int
@@ -81,8 +81,8 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
     Returns
     -------
     (Backend, array of shape (k,))
-        The norms, a float64 array, and the array's backend: `HostBackend` unless a leaf is traced. A row's norm is
-        NaN if the row contains NaN, else infinite if the row contains an infinity.
+        The norms are a float64 array. The backend of this array is `HostBackend` unless a leaf is traced. A row's norm
+        is NaN if the row contains NaN, else infinite if the row contains an infinity.
     """
     E = backend_of_norms(leaves)
     if E is modes.HOST:  # convert once: modes.run would convert each result back, which costs more than the arithmetic
@@ -92,7 +92,7 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
 
 
 def backend_of_norms(leaves: Matrices) -> Backend:
-    """Return the backend of the norms of leaves: the backend that traces, else the host's."""
+    """Return the backend of the norms of leaves, which is the backend that traces, or else the host's backend."""
     return next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
 
 
@@ -236,7 +236,7 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
     """Return, for each unit, the sum of the parts cut at the unit, and then the sum of the rests.
 
-    If `sizes`, the last sum is that of the absolute rests.
+    If `sizes` is True, the last sum is that of the absolute rests.
     """
     scale, half, *units = columns
     dtype = B.dtype(x)
@@ -301,7 +301,7 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (a + b rounded, its exact rounding error), by Knuth's algorithm."""
+    """Return the rounded sum a + b and the exact rounding error of the sum, computed by Knuth's algorithm."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)

@@ -157,7 +157,7 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all accepted leaves together. If `raw`, duplicates are not summed.
+    """Return the norm of all accepted leaves together. If `raw` is True, duplicates are not summed.
 
     Without leaves the norm is 0.
     """
@@ -184,9 +184,9 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 
 
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
-    """Return (E, norm, dtype): the norm of all leaves together, a float64 array of the backend E with shape (1,).
+    """Return (E, norm, dtype). The norm of all leaves together is a float64 array of the backend E, with shape (1,).
 
-    `dtype` is the dtype of the norm that the user gets. If `raw`, duplicates are not summed.
+    `dtype` is the dtype of the norm that the user gets. If `raw` is True, duplicates are not summed.
     """
     dtype = "float32"
     for seen in found:
@@ -253,7 +253,8 @@ def _slots(seen: Seen, raw: bool) -> Slots:
 
 
 def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
-    """Return each leaf's numbers as a matrix of one row, for `islices.norms.exact`. Sum duplicates unless `raw`."""
+    """Return each leaf's numbers as a matrix of one row, for `islices.norms.exact`. Sum duplicates unless `raw` is
+    True."""
     flat = []
     traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
     for seen in found:

@@ -1,7 +1,7 @@
 """Clipping by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
-A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
-clauses 10 and 11. `islices.norms.clip` contains the clipping by norms of whole gradients.
+A unit is the part of an array that one norm along some axes covers, for example a row, a column, or a filter of a
+convolution. SPEC clauses 10 and 11. For clipping by the norms of whole gradients, see `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def clip_by_block_rms(
     Raises
     ------
     ValueError
-        threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is
-        "raise" under a trace.
+        threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is "raise"
+        in traced code.
     FloatingPointError
         nonfinite is "raise", and the root mean square is NaN or infinite.
 
@@ -262,7 +262,7 @@ class Units(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The array's axes, with the kept axes before the reduced ones."""
+        """The array's axes, reordered so that the kept axes come before the reduced axes."""
         return (*(k for k in range(len(self.shape)) if k not in self.axes), *self.axes)
 
     def of(self, B: Backend, x: Array) -> Array:
@@ -270,7 +270,7 @@ class Units(NamedTuple):
         return B.reshape(self._permuted(B, x, self.order), self.matrix)
 
     def back(self, B: Backend, x: Array) -> Array:
-        """Return the array whose matrix of units is x; the inverse of `of`."""
+        """Return the array whose matrix of units is x. This method is the inverse of `of`."""
         x = B.reshape(x, tuple(self.shape[k] for k in self.order))
         return self._permuted(B, x, tuple(int(k) for k in np.argsort(self.order)))
 
@@ -385,7 +385,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
-    """Return the norms of the parameters' units, a float64 array of `measured.E`.
+    """Return the norms of the parameters' units, as a float64 array of `measured.E`.
 
     If only the parameters are traced, return an array of the leaf's framework.
     """
@@ -455,7 +455,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
 def scale_units(
     B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
 ) -> Array:
-    """Return values multiplied and divided by steps: floats, or arrays of E with shape (k,), one number per unit.
+    """Multiply and divide values by steps, which are floats, or arrays of E with shape (k,) and one number per unit.
 
     Where `finite`, a mask of shape (k,) or None, is False, values become zeros. Arrays are reshaped to ``sizes``, which
     broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.

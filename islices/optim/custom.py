@@ -33,7 +33,7 @@ ACCEPTED = (
 
 
 class NamedNumbers(Numbers):
-    """The numbers of a custom rule: hyperparameters by name, and the numbers in `GIVEN`."""
+    """The numbers of a custom rule, which are the hyperparameters and the numbers in `GIVEN`."""
 
     def value(self, name: str) -> Any:
         return self.exact_lr if name == "lr" else self.h[name] if name in self.h else getattr(self, name)
@@ -63,8 +63,8 @@ def custom(
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
-        The names and initial values of the state's arrays: arrays in state have one number per element, arrays in
-        row_state one number per row.
+        The names and initial values of the state's arrays. Arrays in state have one number per element; arrays in
+        row_state have one number per row.
     rows : {"touched", "all"}, optional
         The rows that a step with a sparse gradient updates; the default is "touched". A dense gradient updates all
         rows.

@@ -1,4 +1,4 @@
-"""One optimizer's arithmetic as data: its rule, its state and its numbers.
+"""The arithmetic of one optimizer, stored as data: its rule, its state and its numbers.
 
 Arrays and compiled kernels use the same data. SPEC clause 16. May import: the standard library.
 """
@@ -65,7 +65,7 @@ class Formula:
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight, of a term that depends, except for decay, only on the
+        True if the step ends in one addition to the weight. Apart from decay, the added term then depends only on the
         gradient and the state.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.

@@ -41,7 +41,7 @@ S = TypeVar("S")
 
 
 class Optimizer:
-    """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
+    """An optimizer of tables with row-sparse gradients. An instance has hyperparameters and a formula, but no state.
 
     The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
     each framework's checkpoints can store the state, and `islices.convert` converts the state to another framework.
@@ -174,9 +174,10 @@ class Optimizer:
         Returns
         -------
         dict of str to array; or the structure of table, with such dicts
-            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's
-            shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a 16-bit table.
-            If master is True, there is also "master". The state of a tf.Variable consists of tf.Variables.
+            "step" is the number of completed steps, an int32 array of shape (1,). The optimizer's arrays have the
+            table's shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a
+            16-bit table. If master is True, there is also "master". The state of a tf.Variable consists of
+            tf.Variables.
 
         Raises
         ------

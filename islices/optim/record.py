@@ -31,7 +31,7 @@ class Preset:
     formula : callable
         A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
     source : str
-        The framework's classes or functions, separated by commas.
+        The names of the framework's classes or functions, separated by commas.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
@@ -76,13 +76,13 @@ class Record:
     stored : mapping of str to str
         The names of the state's arrays in torch's states, where they differ from the names in islices.
     added : tuple of str
-        The state's arrays that exist only with an option.
+        The names of the state's arrays that exist only with some option.
     recomputed : mapping of str to callable
         Functions that compute further entries of torch's states from the hyperparameters and the step count.
     fixed : tuple of str
         Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
-        Accepted ranges of hyperparameters, where they differ from the common ones.
+        Accepted ranges of hyperparameters, where they differ from the common ranges.
     """
 
     name: str

@@ -19,8 +19,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False, early=False):
     """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean of squares over the row.
 
-    If `inside`, eps is added under the root. If `early`, the gradient is multiplied by the learning rate before the
-    division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
+    If `inside` is True, eps is added under the root. If `early` is True, the gradient is multiplied by the learning
+    rate before the division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps

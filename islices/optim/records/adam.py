@@ -35,7 +35,7 @@ def adam_rule(
 
     `rate` is the learning rate, divided by the bias correction of m unless `correction1` is given. If neither `root`
     nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
-    Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early`, the mean is
+    Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early` is True, the mean is
     multiplied by the rate before the division. If `weight_decay` is given, weight_decay times the weight is added to
     the direction before the multiplication by the rate.
     """
@@ -126,7 +126,8 @@ def _running_products(base: float, count: int) -> Host:
 
 
 def _tensorflow_power(n: Numbers, base: float) -> Any:
-    """Return base^t like TensorFlow's variable beta_power: a running product, rounded to float32 at each step.
+    """Return base^t as TensorFlow computes its variable beta_power, by a running product that each step rounds to
+    float32.
 
     A power too small to change 1 - power is replaced by 0. Traced code gets the rounded power, because the running
     product has no closed form.
@@ -271,9 +272,8 @@ def adam(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
-        this mean square as "v_max".
-        Only the semantics islices, keras, optax and torch support this.
+        If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean
+        square as "v_max". Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
         row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
@@ -345,9 +345,8 @@ def adamw(
     weight_decay : float, default 0.01
         The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
-        this mean square as "v_max".
-        Only the semantics islices, keras and torch support this.
+        If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean
+        square as "v_max". Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
         row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".

@@ -20,8 +20,9 @@ def adamax_rule(
 ):
     """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. `gain1` is 1 - beta1.
 
-    `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside`, eps is added to the
-    gradient's absolute value, else to u. If `early`, the mean is multiplied by the rate before the division.
+    `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside` is True, eps is added
+    to the gradient's absolute value, else to u. If `early` is True, the mean is multiplied by the rate before the
+    division.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))

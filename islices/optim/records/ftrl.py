@@ -39,10 +39,10 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 
 
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
-    """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), `shrinkage` is 2 l2_shrinkage.
+    """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), and `shrinkage` is 2 l2_shrinkage.
 
-    An element with ``|z| <= l1`` becomes exactly zero; if `everywhere`, as in Keras, the element gets the quotient that
-    all other elements get, and this quotient may be NaN.
+    An element with ``|z| <= l1`` becomes exactly zero. If `everywhere` is True, as in Keras, such an element gets the
+    quotient that all other elements get, and this quotient may be NaN.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -211,7 +211,7 @@ def ftrl(
     Notes
     -----
     ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
-    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. ``r(n) = n^-lr_power`` is by default the root.
+    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. By default, ``r(n) = n^-lr_power`` is the square root.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

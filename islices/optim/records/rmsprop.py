@@ -25,10 +25,10 @@ def rmsprop_rule(
     """Apply RMSprop (Tieleman and Hinton 2012). `gain_rho` is 1 - rho.
 
     If `mean` is given, the variance replaces the mean square (Graves 2013). If `zero` is given, a variance that
-    rounding makes negative becomes zero. If `inside`, eps is added under the root. If `early`, the gradient is
-    multiplied by the learning rate before the division. If `reciprocal`, the gradient is multiplied by a rounded
-    reciprocal root and the learning rate, before the momentum. If `up`, the buffer stores steps that are added to the
-    weight.
+    rounding makes negative becomes zero. If `inside` is True, eps is added under the root. If `early` is True, the
+    gradient is multiplied by the learning rate before the division. If `reciprocal` is True, the gradient is multiplied
+    by a rounded reciprocal root and the learning rate, before the momentum. If `up` is True, the buffer stores steps
+    that are added to the weight.
     """
     mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square

@@ -20,8 +20,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    `gain` is 1 - dampening. The buffer does not include the learning rate. If `nesterov`, apply Nesterov's momentum
-    (Sutskever et al. 2013), but with the gradient at w.
+    `gain` is 1 - dampening. The buffer does not include the learning rate. If `nesterov` is True, apply Nesterov's
+    momentum (Sutskever et al. 2013), but with the gradient at w.
     """
     step = g
     if momentum is not None:
