@@ -124,8 +124,8 @@ PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", 
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace the characters that an output's encoding lacks. `PLAIN` has the replacements of marks; other characters
-    become backslash escapes."""
+    """Replace the characters that an output's encoding lacks. `PLAIN` contains the replacements of marks; other
+    characters become backslash escapes."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end

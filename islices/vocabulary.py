@@ -152,7 +152,7 @@ class RowMap:
         IndexError
             An id or missing is out of range, or an id's row is dropped and missing is not given.
         TypeError
-            ids are not integers, missing is not an int, or ids are traced. In traced code read the new ids from the
+            ids are not integers, missing is not an int, or ids are traced. In traced code, read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples
@@ -221,7 +221,7 @@ def renumber(
         is required if a state gets added rows.
     tables, states : str, or sequence of them, optional
         Patterns for the names of the leaves that are renumbered, such as ``"*.embedding"``. A name consists of keys and
-        positions, joined by dots. All other leaves are unchanged. By default all leaves are renumbered.
+        positions, joined by dots. All other leaves are unchanged. By default, all leaves are renumbered.
 
     Returns
     -------
@@ -335,7 +335,7 @@ class _Leaf(NamedTuple):
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
         """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits).
 
-        For sparse gradients the second item is None.
+        For sparse gradients, the second item is None.
         """
         if self.slices is not None:
             s = _slices(self.slices, m)

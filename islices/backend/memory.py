@@ -94,7 +94,7 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Return x of shape (1, m) in pieces along axis 1 that fit into the caches, or [x] if pieces have no
+        """Divide x, of shape (1, m), along axis 1 into pieces that fit into the caches. Return [x] if pieces have no
         advantage."""
         return [x]
 
@@ -143,7 +143,7 @@ class Memory(Arrays):
         """Return (views, results) for concrete arrays that the host will write, or None if memory is not writable.
 
         The views have the values and the strides of the arrays; uint16 stands for bfloat16. The core writes through the
-        views and drops them before anyone reads the results. The results have the written values. For an array that
+        views and drops them before anyone reads the results. The results contain the written values. For an array that
         changes in place, the result is the array itself, as after an update by the framework: values read earlier stay,
         and autograd notices the change. Any other result is a new array over copied memory, or over the memory of a
         donated array, which can no longer be used. The core has called `in_place` for each array, and no two arrays

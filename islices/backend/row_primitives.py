@@ -120,8 +120,8 @@ class RowPrimitives(Arrays):
     def from_native(self, x: Any) -> NativeParts:
         """Return the parts of a native sparse object, without computations on its contents. The core checks the parts.
 
-        Raise ValueError for an object that is not row-sparse, such as one with more than one sparse dimension or a
-        batch.
+        Raise ValueError for an object that is not row-sparse, such as an object with several sparse dimensions, or with
+        a batch dimension.
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
@@ -174,7 +174,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def arange(self, x: Array) -> Array:
-        """Return 0, 1, ..., n - 1 as int32 or int64, shape (n,), where n is the length of x along axis 0."""
+        """Return the numbers 0, 1, ..., n - 1 as an int32 or int64 array, where n is the length of x along axis 0."""
         raise NotImplementedError
 
     @primitive
@@ -191,8 +191,8 @@ class RowPrimitives(Arrays):
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         """Return the slots for which the mask `keep` is True, in order.
 
-        With `sentinel_padding` and traced arrays no slot can be dropped, so all other slots get the index ``rows`` and
-        zeros as values.
+        With `sentinel_padding` and traced arrays, slots cannot be dropped. All other slots then get the index ``rows``,
+        and zeros as values.
         """
         raise NotImplementedError
 
@@ -339,7 +339,7 @@ class RowPrimitives(Arrays):
     # ------------------------------------------------------------------ made of the others
     @optional("`take` does it")
     def read_rows(self, table: Array, ids: Array) -> Array:
-        """Return table[ids], shape (*ids.shape, *row_shape).
+        """Return table[ids], an array of shape ``(*ids.shape, *row_shape)``.
 
         An id out of range, which only traced code may have, reads as zeros.
         """

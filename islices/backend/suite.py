@@ -34,7 +34,7 @@ class ForTheSuite(Arrays):
 
     @optional("the CPU is the only device")
     def on_device(self, x: Array, device: str) -> Array:
-        """Return x on one of `devices`, for the conformance suite."""
+        """Return x on a device, which is one of `devices`. Only the conformance suite calls this method."""
         raise self.lacks("on_device")
 
     @optional("host and framework, and traced where there is a `trace`")

@@ -26,7 +26,7 @@ class Deferred:
 
     def held(self, owner: Any, part: int) -> Array:
         """Return an array with the dtype and the device of the part. A subclass may return a stored array without
-        computing.
+        computing the part.
         """
         return self.read(owner, part)
 

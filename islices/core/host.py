@@ -1,6 +1,6 @@
 """The host's arithmetic, which implements the primitives of `Backend` on NumPy arrays.
 
-By default this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
+By default, this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
 as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
 Active compiled kernels replace NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
@@ -298,8 +298,8 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sum of each group's rows of values, added left to right (SPEC clause 3).
 
     Without a kernel, many values are added in layers. Layer k is a vectorised addition of the k-th occurrence of every
-    row that occurs at least k times. The few rows with very many occurrences are finished one by one. In both cases the
-    function copies values piece by piece into a buffer that stays in the processor's caches.
+    row that occurs at least k times. The few rows with very many occurrences are finished one by one. In both cases,
+    the function copies values piece by piece into a buffer that stays in the processor's caches.
     """
     compiled = kernels.active(values.size)
     if compiled:

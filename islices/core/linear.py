@@ -36,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number, or 0-d array of the framework or of NumPy
-        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients c
-        must be an integer.
+        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients,
+        c must be an integer.
 
     Returns
     -------

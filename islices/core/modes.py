@@ -29,7 +29,7 @@ _mode: ContextVar[str] = ContextVar("islices_execution", default="host")
 
 @contextlib.contextmanager
 def execution(mode: str) -> Iterator[None]:
-    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays the mode has no effect.
+    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays, the mode has no effect.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def run(
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
     `look` is the backend's `Look` at the arrays if the caller already has it. The `Look` may also describe further
-    arrays after these.
+    arrays after `arrays`.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -161,7 +161,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
     """Run a primitive on the host, with views or copies of the arrays, because the adapter lacks the primitive.
 
-    In mode "framework" raise NotImplementedError.
+    In mode "framework", raise NotImplementedError.
     """
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)

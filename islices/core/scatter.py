@@ -142,7 +142,7 @@ def open_tables(
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
     """Return (ids, place): the distinct indices, and the position of each slice's index among them.
 
-    In traced code some ids may be out of range.
+    In traced code, some ids may be out of range.
     """
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 

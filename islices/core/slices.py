@@ -143,13 +143,13 @@ class IndexedSlices:
 
     @property
     def values(self) -> Array:
-        """The stored rows, shape (n, *row_shape)."""
+        """The stored rows, an array of shape ``(n, *row_shape)``."""
         values = self._values
         return values.read(self, 0) if isinstance(values, Deferred) else values
 
     @property
     def indices(self) -> Array:
-        """The row number of each slice, shape (n,)."""
+        """The row number of each slice, an array of shape (n,)."""
         indices = self._indices
         return indices.read(self, 1) if isinstance(indices, Deferred) else indices
 

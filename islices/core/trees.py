@@ -88,9 +88,9 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a dict from names to leaves, including None.
 
-    A name consists of the keys and positions that lead to a leaf, joined with dots. A tree that is one leaf has the
-    name "". If ``into`` is given, the leaves are added to this dict. Raise ValueError if two leaves have the same name,
-    or if containers are nested deeper than `DEEPEST`; ``into`` then contains the leaves found before.
+    A name consists of the keys and positions that lead to a leaf, joined with dots. If the tree is a single leaf, its
+    name is "". If ``into`` is given, the leaves are added to this dict. Raise ValueError if two leaves have the same
+    name, or if containers are nested deeper than `DEEPEST`; ``into`` then contains the leaves found before.
     """
     found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)

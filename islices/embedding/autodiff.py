@@ -2,7 +2,7 @@
 
 The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
 (`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
-of these rows. In JAX a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
+of these rows. In JAX, a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def value_and_grad(
         dynamic slices of whole rows. fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap,
         remat, cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and
         ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
-        framework's gradients. By default no array gets `IndexedSlices`.
+        framework's gradients. By default, no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
@@ -549,8 +549,8 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, of shape (1,
-        ...).
+        """Return the arguments for one sample. `cut` contains the arrays of `data`, each cut to this sample, with the
+        shape (1, ...).
         """
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))

@@ -143,7 +143,7 @@ def _sums_of_rows(B: Backend) -> Callable[..., Array]:
 
 
 def divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
-    """Return the gradient with respect to one member of each bag, shape (bags, *row_shape).
+    """Return the gradient with respect to one member of each bag, an array of shape ``(bags, *row_shape)``.
 
     Bags with weights and the combiner "max" are not supported.
     """
@@ -216,7 +216,7 @@ def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
     """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before x.
 
-    In that case the segments do not ascend.
+    In that case, the segments do not ascend.
     """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments

@@ -32,7 +32,8 @@ def check_invalid(invalid: object) -> bool:
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if this is impossible.
+    """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if the conversion is
+    impossible.
 
     Floats that are whole numbers are accepted if `Backend.whole_floats` is set; a number beyond int64 raises
     IndexError.

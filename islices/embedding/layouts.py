@@ -51,7 +51,7 @@ class Ragged(NamedTuple):
     def with_bags(self, bags: Array) -> Any:
         """Return bags (bags, *row_shape) in the structure of the ids without the innermost dimension.
 
-        For a pair the result is the array `bags`.
+        For a pair, the result is the array `bags`.
         """
         return bags if self.parts is None else self.parts.with_bags(bags)
 

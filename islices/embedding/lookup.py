@@ -96,7 +96,7 @@ def lookup(
     array of the table's framework and dtype
         Rows have shape (*ids.shape, *row_shape); bags have shape (*ids.shape[:-1], *row_shape) or (bags, *row_shape).
         Without a combiner, the rows of ragged ids are ragged in the same form. For a pair of arrays the result is a
-        pair (rows, lengths). For bags of ids with several ragged dimensions the result is a tf.RaggedTensor.
+        pair (rows, lengths). For bags of ids with several ragged dimensions, the result is a tf.RaggedTensor.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 
 
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
-    """Return the table's rows at the ids, or bags of these rows. For an absent id the row is arbitrary.
+    """Return the table's rows at the ids, or bags of these rows. For an absent id, the row is arbitrary.
 
     `bags`, if not None, is (a function that reads bags, the combiner, the segments and the bags of a `BagLayout`).
     """

@@ -133,7 +133,8 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an array of shape (1,) with the dtype of `like` that contains -1, an index out of range."""
+    """Return an array with the only element -1, an index out of range. The array has the shape (1,) and the dtype of
+    `like`."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
@@ -212,7 +213,8 @@ def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
 def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
-    """Return one slice for each id, in order. A slice has the row of `upstream` that belongs to the id's bag.
+    """Return one slice for each id, in order. The values of a slice are the row of `upstream` that belongs to the id's
+    bag.
 
     `upstream` has the shape (number of bags, *row_shape). Ids for which `present` is 0 become -1.
     """
@@ -313,7 +315,7 @@ def scale_by_frequency(x: T) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient each row
+        A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient, each row
         occurs once.
 
     Returns

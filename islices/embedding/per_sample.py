@@ -53,7 +53,7 @@ class PerSample:
     products : tuple of Product
         The factors ``upstream`` (B, T, rows) and ``inputs`` (B, T, width) of each use of a tied table as an output
         layer. The gradient of sample b is its slices, plus the sum over t of the outer products of upstream[b, t] and
-        inputs[b, t]. For other tables the tuple is empty.
+        inputs[b, t]. For other tables, the tuple is empty.
 
     Notes
     -----
@@ -105,7 +105,7 @@ class PerSample:
 
     @property
     def samples(self) -> Array:
-        """The sample of each slice, shape (n,)."""
+        """The sample of each slice, an array of shape (n,)."""
         return self._part(2)
 
     @property
@@ -403,7 +403,8 @@ def with_samples(
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """Return the common number of samples of the parts, or 0 without parts. Raise ValueError if the numbers differ."""
+    """Return the common number of samples of the parts, or 0 if there are no parts. Raise ValueError if the numbers
+    differ."""
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -482,7 +483,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Parameters
     ----------
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
-        None is kept.
+        A leaf that is None stays None.
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
@@ -573,7 +574,7 @@ def _lifted(x: Any, limit: Limit) -> Any:
 
 
 def _factors(x: PerSample) -> list[Array]:
-    """Return the factors of a tied table, pair after pair."""
+    """Return the factors of a tied table in one list, one pair after the other."""
     return [part for pair in x.products for part in pair]
 
 

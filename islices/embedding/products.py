@@ -75,9 +75,9 @@ def host_parts(
 ) -> tuple[Host, Host]:
     """Return (named, rest) in float64: the slices' rows plus their dense part, and the other rows' sums of squares.
 
-    `named` has the shape (k, width), and `rest` (batch,). `sums` are the distinct rows (k, width) of all samples, with
-    duplicates summed. `samples` (ascending) and `rows` contain each row's sample and row number. `products` are the
-    factors, pair after pair.
+    `named` has the shape (k, width), and `rest` has the shape (batch,). `sums` are the distinct rows (k, width) of all
+    samples, with duplicates summed. `samples` (ascending) and `rows` contain each row's sample and row number.
+    `products` are the factors, one pair after the other.
     """
     named = modes.HOST.astype(sums, "float64").copy()
     rest = np.zeros(batch)
@@ -171,8 +171,8 @@ def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Arra
 
 # ---------------------------------------------------------------------- dense arrays
 def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
-    """Return the sum of all samples' dense parts, shape (rows, width). Blocks are computed in float64 and rounded
-    once."""
+    """Return the sum of all samples' dense parts, an array of shape (rows, width). Blocks are computed in float64 and
+    rounded once."""
     together = [B.reshape(x, (1, size_of(B.shape(x)[:2]), B.shape(x)[2])) for x in products]
     rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
     assert rows is not None

@@ -92,7 +92,7 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
         The backend of the loaded arrays.
     foreign : bool
         If True, also read files of other programs, such as those of `safetensors.torch.save_file`, and return {name:
-        dense array} for them. For files of islices the argument has no effect.
+        dense array} for them. For files of islices, the argument has no effect.
 
     Returns
     -------

@@ -53,7 +53,7 @@ def expand(
 
     `inlined` returns the Python function of an inlined function, else None. Names whose value is a bool are flags:
     branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
-    `constants` has the values of all other parameters. A function that cannot be rewritten is returned unchanged.
+    `constants` contains the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
         definition = _definition(function)
@@ -86,8 +86,8 @@ def has_source(function: Callable[..., Any]) -> bool:
 
 
 class _Writer:
-    """The state of one rewriting of a function. `globals` has the global names used so far, and `own` the local
-    names."""
+    """The state of one rewriting of a function. `globals` contains the global names used so far, and `own` contains the
+    local names."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own

@@ -110,7 +110,7 @@ class Task(NamedTuple):
 
 
 def run_tasks(tasks: Sequence[Task]) -> None:
-    """Run the tasks in up to `get_num_threads` threads, divided into parts of about equal work."""
+    """Divide the tasks into parts of about equal work, and run the parts in up to `get_num_threads` threads."""
     size = 0
     for task in tasks:
         size += task.size
@@ -336,7 +336,7 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
-    """Add the terms of a part to bins that no other thread is using. `free` has the unused bins."""
+    """Add the terms of a part to bins that no other thread is using. `free` contains the unused bins."""
     try:
         bins = free.pop()
     except IndexError:

@@ -1,7 +1,7 @@
 """A pool of threads that run one kernel together; kernels release the GIL.
 
 numba's threading layers are not suitable: one kills forked children, another aborts when two threads call it at once.
-In this pool the calling thread works too and waits only for parts that have begun. A busy pool therefore makes a call
+In this pool, the calling thread works too, and waits only for parts that have begun. A busy pool therefore makes a call
 slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads would
 compete with the pool's; `share` makes kernels run in the framework's threads instead. Results do not depend on the
 number of threads, since no two parts write the same memory. May import: `islices.core.locks`.

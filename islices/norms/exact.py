@@ -198,8 +198,8 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm: a float, or under a trace an array of shape
-    (1,).
+    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float, or an array of shape
+    (1,) under a trace.
     """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])
@@ -404,7 +404,7 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Return the sum of each row, shape (n,), computed by halves (SPEC clause 19).
+    """Return the sum of each row, an array of shape (n,), computed by halves (SPEC clause 19).
 
     Each step adds the second half of the columns to the first half, until one column is left. The last column of an odd
     number of columns is set aside; the columns that were set aside are added at the end.

@@ -78,7 +78,7 @@ def traced_with(leaf: Any, number: Array) -> Any:
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`. Raise TypeError unless it is a real number or a 0-d array.
+    """Return max_norm as a `Limit`. Raise TypeError unless max_norm is a real number or a 0-d array.
 
     Raise ValueError for a known number that is not >= 0. `name` is the name of the argument in messages.
     """

@@ -159,7 +159,7 @@ def look_at(leaf: Any) -> Seen:
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
     """Return the norm of all accepted leaves together. If `raw` is True, duplicates are not summed.
 
-    Without leaves the norm is 0.
+    Without leaves, the norm is 0.
     """
     if not leaves:
         exact = np.zeros(1)

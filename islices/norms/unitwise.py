@@ -137,9 +137,10 @@ def adaptive_grad_clip(
     eps : float
         Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
-        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's: all axes if at
-        most one of them has a length other than 1. Otherwise the default is axis 0 for two and three dimensions, so the
-        *columns* of a table are units. For four and five dimensions the default is all axes except the last.
+        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is the same as in optax: all
+        axes, if at most one of them has a length other than 1. Otherwise the default is axis 0 for two and three
+        dimensions, so the *columns* of a table are units. For four and five dimensions, the default is all axes except
+        the last.
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -457,8 +458,8 @@ def scale_units(
 ) -> Array:
     """Multiply and divide values by steps, which are floats, or arrays of E with shape (k,) and one number per unit.
 
-    Where `finite`, a mask of shape (k,) or None, is False, values become zeros. Arrays are reshaped to ``sizes``, which
-    broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
+    `finite` is None or a mask of shape (k,); where the mask is False, values become zeros. Arrays are reshaped to
+    ``sizes``, which broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
     """
     wide = wide_dtype(B.dtype(values))
     with E.scope():

@@ -36,9 +36,9 @@ class Numbers:
     E : Backend
         `islices.core.modes.HOST` if the step count is known, else the table's backend.
     count : Array
-        The number of completed steps before this step, int32.
+        The number of completed steps before this step, as an int32 array.
     exact_lr : Array
-        The learning rate of this step, float64.
+        The learning rate of this step, as a float64 array.
     h : Hyper
         The hyperparameters at this step: Python numbers, or, in a traced step, also float64 arrays of E.
     wide : str

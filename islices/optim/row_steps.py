@@ -224,7 +224,8 @@ def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
 
 # ---------------------------------------------------------------------- the rule on rows
 def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
-    """Return the new rows of the weights and the state. `rest` has q if the formula is raw, and then the old rows."""
+    """Return the new rows of the weights and the state. `rest` contains q, if the formula is raw, and then the old
+    rows."""
     q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
         return _rule(B, formula, numbers, g, q, w, state)

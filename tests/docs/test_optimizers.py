@@ -59,7 +59,7 @@ def table() -> str:
 # ---------------------------------------------------------------------- common text of all functions' docstrings
 LR = """\
 lr : float, array of one, or function of the step
-    The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+    The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
 """
 REST = """\
 rows : {{"touched", "all"}}, optional

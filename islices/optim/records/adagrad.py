@@ -180,7 +180,7 @@ def adagrad(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     eps : float, default 1e-10
         A small number that is added to the root.
     initial_accumulator : float, default 0
@@ -248,7 +248,7 @@ def rowwise_adagrad(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     eps : float, default 1e-8
         A small number that is added to the root.
     initial_accumulator : float, default 0

@@ -176,7 +176,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False) the gradient is squared first."""
+    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False), the gradient is squared first."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
@@ -263,7 +263,7 @@ def adam(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
@@ -336,7 +336,7 @@ def adamw(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.

@@ -94,7 +94,7 @@ def adamax(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1 : float, default 0.9
         The decay rate of the running mean of gradients.
     beta2 : float, default 0.999

@@ -87,7 +87,7 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 def _kind(power: float) -> tuple[str, ...]:
     """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
 
-    For any other power return the options with which the rule calls `power`.
+    For any other power, return the options with which the rule calls `power`.
     """
     return {-0.5: (), -1.0: ("linear",)}.get(power, ("exponent", "one"))
 
@@ -172,7 +172,7 @@ def ftrl(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     l1, l2 : float, default 0
         The strengths of the l1 and l2 penalties.
     beta : float, default 0

@@ -265,7 +265,7 @@ def nadam(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With schedules, the
         bias corrections of step t use the betas of step t.

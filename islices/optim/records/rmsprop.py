@@ -173,7 +173,7 @@ def rmsprop(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     rho : float, default 0.9
         The decay rate of the running means.
     eps : float, default 1e-8

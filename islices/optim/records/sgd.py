@@ -41,7 +41,7 @@ def inner_sgd(g, w, momentum, mu, lr, weight_decay=None, nesterov=False):
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
     """Apply TensorFlow's Nesterov momentum; the buffer does not include the learning rate.
 
-    For slices (`dense` is False) the momentum coefficient is first multiplied by the learning rate.
+    For slices (`dense` is False), the momentum coefficient is first multiplied by the learning rate.
     """
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
@@ -170,7 +170,7 @@ def sgd(
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function gets the number of completed steps, an int or, in traced code, an int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     momentum : float, default 0
         The momentum coefficient; 0 disables momentum.
     dampening : float, default 0
