@@ -1,7 +1,7 @@
-"""Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.
+"""Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet, with one API and one meaning for all.
 
-`import islices` loads no other module of the package. The first use of a public name loads the name's module, and the
-first array of a framework loads the framework's backend.
+`import islices` loads no other module of the package. When a program first uses a public name, the module that defines
+the name is loaded. A framework's backend is loaded when islices meets the first array of the framework.
 """
 
 import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Module -> the public names that it gives to `islices`.
+#: Module -> the public names of `islices` that the module defines.
 _HOMES = {
     "islices.core.conversion": "convert from_dense from_native is_sparse leaves map_leaves to_native",
     "islices.core.linear": "add concat scale",
@@ -62,7 +62,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 _MODULES = ("backend", "config", "distributed", "files", "norms", "optim", "porting", "testing", "vocabulary")
 
-_linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside
+_linked = os.path.join(__path__[0], "backends")  # in a checkout, a link to the folder next to `islices`
 if os.path.lexists(_linked) and not os.path.isdir(_linked):
     raise ImportError(
         f"islices: {_linked} leads nowhere; accepted is a checkout with its links (git config core.symlinks true, git "
@@ -124,7 +124,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # unseen by type checkers, which would take any name for one of these
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
         from islices.core.locks import load_module

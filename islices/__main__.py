@@ -1,4 +1,4 @@
-"""``python -m islices``: the `islices` command."""
+"""Run the `islices` command by ``python -m islices``."""
 
 import sys
 

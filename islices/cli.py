@@ -3,7 +3,8 @@
 The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add subcommands as entry points of the
 group ``islices.commands``. Each subcommand is a `Command`, which is loaded when it is called or when the help lists it.
 
-Exit codes: 0 success, 1 failures were found, 2 the command line is wrong, 3 the harness itself failed, 130 interrupted.
+The exit code is 0 for success, 1 if failures were found, 2 if the command line is wrong, 3 if the harness itself
+failed, and 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance.
+    """A subcommand of `islices`. A package adds a subcommand with an entry point that refers to an instance of this
+    class.
 
     Attributes
     ----------
@@ -71,7 +73,8 @@ class Command(NamedTuple):
 
 
 class UsageError(Exception):
-    """An error in the user's arguments; the command prints it without a traceback and exits with code 2."""
+    """An error in the user's arguments. The command prints the error's message without a traceback, and exits with code
+    2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The command-line arguments; by default those of the process.
+        The command-line arguments. The default is the arguments of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
-    os.environ["PYTHONIOENCODING"] = "utf-8"  # for the processes that commands start, whose output they read
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # for child processes, because commands read their output
     _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -116,12 +119,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
 
 
-#: a mark -> its replacement, which has the same width, if the encoding of an output lacks the mark
+#: a mark -> the text of the same width that replaces the mark in outputs whose encoding lacks it
 PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", "─": "-"}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an output's encoding lacks: marks by `PLAIN`, other characters by backslash escapes."""
+    """Replace the characters that an output's encoding lacks. `PLAIN` contains the replacements of marks; other
+    characters become backslash escapes."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
@@ -139,7 +143,7 @@ def _print_any_text() -> None:
 def _sigterm_raises() -> Iterator[None]:
     """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too.
 
-    A handler that the program has set stays.
+    If the program has set a handler for SIGTERM, keep that handler.
     """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
@@ -163,7 +167,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        items: list[tuple[str, int]] = []  # a line, and the column where its further lines begin
+        items: list[tuple[str, int]] = []  # a line, and the column where its continuation lines begin
         for line in text.splitlines():
             start = len(line) - len(line.lstrip())
             if start and items and start == items[-1][1]:
@@ -193,7 +197,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         if name == command:
             found = load_command(name)
             found.arguments(commands.add_parser(name, description=found.help, formatter_class=_HelpFormatter))
-        else:  # the help needs one line of each other command, and only if no command is given
+        else:  # without a command, the help shows one line for each command
             line = "" if command in {*names, "--version"} else _help(name)
             commands.add_parser(name, help=line.replace("%", "%%"))
     return parser
@@ -211,9 +215,9 @@ def load_command(name: str) -> Command:
     Raises
     ------
     ImportError
-        The subcommand does not load.
+        The module of the subcommand cannot be imported.
     TypeError
-        The object is not a `Command`.
+        The entry point refers to an object that is not a `Command`.
     ValueError
         Several distributions claim the name, or another distribution claims the name of a built-in subcommand.
     """
@@ -242,7 +246,8 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends. If one is broken, list the error and return the exit code 3."""
+    """Load and list all installed backends. For a broken backend, list the error instead, and return the exit code
+    3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)
@@ -292,7 +297,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """Send stderr to the null device inside the context, because C++ libraries write to it while they load."""
+    """Send stderr to the null device inside the context, because C++ libraries write to stderr while they load."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

@@ -16,8 +16,8 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
         a and b may belong to different frameworks. Sparse gradients are equal if their coalesced rows are equal: order
-        and duplicates of slices do not matter. A row of zeros that only one of two sparse gradients stores is a
-        difference.
+        and duplicates of slices do not matter. If only one of two sparse gradients stores a row of zeros, this counts
+        as a difference.
     **context
         Arguments of `islices.diff` that help to find the cause of a difference, such as ``before=``, ``max_norm=`` and
         ``padding_idx=``.

@@ -1,4 +1,4 @@
-"""Changes of a vocabulary: renumber, drop and add the rows of a table and of its optimizer's state.
+"""Change a vocabulary: renumber, drop and add rows of a table and of the state of its optimizer.
 
 SPEC clause 27. May import: `numpy`, the core below `islices.vocabulary`.
 """
@@ -28,7 +28,7 @@ __all__ = ["RowMap", "renumber"]
 T = TypeVar("T")
 #: patterns for the names of a tree's leaves
 Patterns: TypeAlias = str | Sequence[str] | None
-#: NEW in place of an old row's number: the row is new. DROPPED in place of a new row's number: the old row is dropped.
+#: NEW replaces the old number of a row that is new. DROPPED replaces the new number of a row that is dropped.
 NEW = DROPPED = -1
 
 
@@ -38,7 +38,7 @@ class RowMap:
     Parameters
     ----------
     old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one for each row of the new table
-        For each new row the number of its old row, or -1 for an added row. An old row occurs at most once; old rows
+        For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
         The number of rows of the old table; `renumber` reads this number from the table.
@@ -48,7 +48,7 @@ class RowMap:
     old_ids : int64 array
     old_rows : int or None
     added : int64 array
-        The new rows that the old table does not have, ascending.
+        The numbers of the new rows that have no old row, in ascending order.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class RowMap:
         self.old_ids, self.old_rows = given.astype(np.int64), None
         self.added = np.flatnonzero(self.old_ids == NEW)
         order = np.argsort(self.old_ids, kind="stable")
-        #: the new numbers of kept rows, and their old numbers, which ascend
+        #: the new and the old numbers of the kept rows, sorted by the old number
         self._kept = order[self.old_ids[order] != NEW]
         self._old = self.old_ids[self._kept]
         twice = np.flatnonzero(self._old[1:] == self._old[:-1])
@@ -127,14 +127,14 @@ class RowMap:
         requested = np.asarray(old)
         if requested.dtype.kind not in "iu" and requested.size:
             raise TypeError(f"old: got {describe(old)}; accepted are integers of 64 bits")
-        requested = requested.astype(np.int64)  # larger numbers become negative, and are no rows
+        requested = requested.astype(np.int64)  # numbers beyond int64 become negative, so they match no row
         if not len(self._old):
             return np.full(requested.shape, DROPPED)
         at = np.minimum(np.searchsorted(self._old, requested), len(self._old) - 1)
         return np.where(self._old[at] == requested, self._kept[at], DROPPED)
 
     def ids(self, ids: T, *, missing: int | None = None) -> T:
-        """Return the ids of a batch, renumbered like the table.
+        """Renumber the ids of a batch to fit the new table.
 
         Parameters
         ----------
@@ -145,14 +145,14 @@ class RowMap:
 
         Returns
         -------
-        same type as ids, of its dtype and shape
+        same type as ids, with the same dtype and shape
 
         Raises
         ------
         IndexError
             An id or missing is out of range, or an id's row is dropped and missing is not given.
         TypeError
-            ids are not integers, missing is not an int, or ids are traced. In traced code read the new ids from the
+            ids are not integers, missing is not an int, or ids are traced. In traced code, read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples
@@ -207,21 +207,21 @@ def renumber(
     Parameters
     ----------
     table : Table, array of shape (rows, *row_shape), or sparse gradient; or a list, tuple or dict of them
-        Tables, or gradients of a table, with one vocabulary, such as an embedding and its output layer.
+        Tables that share a vocabulary, such as an embedding and its output layer, or gradients of these tables.
     mapping : RowMap, or sequence of ints, or 1-D int32 or int64 array
         The old row of each new row, or -1 for an added row.
     state : tree of arrays, optional
         The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;
         "step" and arrays of one number are copied, and None and other objects are unchanged.
     fill : number, "mean", array, or function of a shape
-        The new rows of the table. An array has the shape of the new rows, or ``(1, *row_shape)``; a function is
-        called with the shape of the new rows. "mean" is the mean of the old rows without the padding row.
+        The values of the added rows. An array has the shape of the added rows, or ``(1, *row_shape)``; a function is
+        called with the shape of the added rows. "mean" stands for the mean of the old rows, without the padding row.
     state_fill : Optimizer, number, or mapping of name to number
-        The new rows of the state: the initial values of the islices optimizer, or numbers. Required if a state gets new
-        rows.
+        The values of the added rows of the state: the initial values of an islices optimizer, or numbers. The argument
+        is required if a state gets added rows.
     tables, states : str, or sequence of them, optional
-        Names of the leaves that are renumbered, such as ``"*.embedding"``: keys and positions joined by dots. All
-        others are unchanged. By default all leaves are renumbered.
+        Patterns for the names of the leaves that are renumbered, such as ``"*.embedding"``. A name consists of keys and
+        positions, joined by dots. All other leaves are unchanged. By default, all leaves are renumbered.
 
     Returns
     -------
@@ -232,13 +232,13 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row, or is for a table with another number of rows. Or a leaf has another number
-        of rows, new rows of the state have no state_fill, or no leaf matches a pattern.
+        The mapping drops the padding row, or was made for a table with a different number of rows. Or a leaf has a
+        different number of rows, state_fill is missing for the added rows of a state, or no leaf matches a pattern.
 
     Notes
     -----
-    The new rows of a float32 master ("master" in the state of a 16-bit table) are the table's unrounded new rows. SPEC
-    clause 27.
+    The state of a 16-bit table may contain a float32 copy of the table, named "master". The added rows of this copy are
+    not rounded to 16 bits. SPEC clause 27.
 
     Examples
     --------
@@ -295,7 +295,7 @@ def renumber(
 
 
 def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
-    """Return the names that match one of the patterns; for None return all names.
+    """Return the names that match at least one of the patterns, or all names if `patterns` is None.
 
     Raise ValueError for a pattern that matches no name.
     """
@@ -335,7 +335,7 @@ class _Leaf(NamedTuple):
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
         """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits).
 
-        For slices the second item is None.
+        For sparse gradients, the second item is None.
         """
         if self.slices is not None:
             s = _slices(self.slices, m)
@@ -382,7 +382,8 @@ def _leaf(x: Any, argument: str) -> _Leaf:
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """Return a copy of a number of a state. A traced number is returned unchanged.
+    """Return a copy of an array of one number from a state, such as the step count. A traced array is returned
+    unchanged.
 
     Without the copy, two states whose arrays change in place would share one step count.
     """
@@ -395,7 +396,7 @@ def _copied(B: Backend, x: Array) -> Array:
 
 # ---------------------------------------------------------------------- rows
 def _mean(rows: Host, padding: int | None) -> Host:
-    """Return the mean row in float64, without the padding row; the rows are added in order."""
+    """Return the mean of the rows in float64. The padding row does not count, and the rows are added in order."""
     kept = rows if padding is None else np.delete(rows, padding, axis=0)
     wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
     total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)
@@ -404,7 +405,8 @@ def _mean(rows: Host, padding: int | None) -> Host:
 
 
 def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> Host:
-    """Return the new rows, in float32 for 16-bit tables; raise TypeError or ValueError for an invalid `fill`."""
+    """Compute the added rows from `fill`, in float32 for 16-bit tables. Raise TypeError or ValueError for an invalid
+    `fill`."""
     made, accepted = fill, "a number, 'mean', an array or a function of a shape"
     if isinstance(fill, str):
         check_name(fill, ("mean",), argument)
@@ -427,7 +429,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Return rows as a host array of a dtype. bfloat16 is stored as uint16, in `rows` and in the result."""
+    """Convert rows of the host to a dtype. In `rows` and in the result, uint16 stands for bfloat16."""
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():

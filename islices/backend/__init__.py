@@ -1,19 +1,19 @@
-"""The contract of an adapter: its primitives and their requirements.
+"""The contract of an adapter, which defines its primitives and their requirements.
 
 Everything in the library is written once, on top of the primitives. An adapter implements the methods of `Backend` for
 a framework's arrays; the core never imports a framework, and has no code for a particular framework. `Backend` consists
-of parts, one module per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of
-an adapter needs only this folder. May import: `islices.backend`.
+of parts for arrays, memory, rows and gradients, and of methods for the conformance suite only. Each part has its
+module. A reader of an adapter needs only this folder. May import: `islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
     and unary minus on them. In differentiation, and in programs over ranks, the core also slices their first axis.
     Division, square root and comparison are primitives, since their results differ between frameworks. A mask is any
     object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
-    compiler may narrow a Python number next to an array. A dtype is its NumPy name ("float32", "bfloat16", "int64").
-    Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on the device
-    of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under ``@optional``; the
-    mark describes the consequence.
+    compiler may narrow a Python number next to an array. A dtype is given by its NumPy name ("float32", "bfloat16",
+    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on
+    the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under
+    ``@optional``; the mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode
@@ -158,7 +158,7 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
         return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
     def is_array(self, x: object) -> bool:
-        """Return True if x is a dense array of this framework; variables and parameters count."""
+        """Return True if x is a dense array of this framework; variables and parameters count as arrays."""
         raise self._missing("is_array")
 
 

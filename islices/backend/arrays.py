@@ -1,4 +1,4 @@
-"""Dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
+"""Methods for dense arrays: dtypes and shapes, conversions from and to NumPy, and computations.
 
 May import: `numpy`, `islices.backend.contract`.
 """
@@ -18,7 +18,7 @@ LoopState = tuple[Array, ...]
 
 
 class Arrays(Part):
-    """The part for dense arrays: dtypes and shapes, conversion from and to NumPy, and computations.
+    """The part of `Backend` for dense arrays: dtypes and shapes, conversions from and to NumPy, and computations.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Arrays(Part):
         True if NumPy computes the framework's operations.
     memory_error : str
         A text that the framework's error contains if CPU memory runs out. If an error contains the text, the core
-        raises MemoryError instead. Empty if the framework raises MemoryError.
+        raises MemoryError instead. The text is empty if the framework itself raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
@@ -61,21 +61,21 @@ class Arrays(Part):
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype that the framework cannot store, and IndexError for an index that it cannot store.
+        Raise TypeError for a dtype, and IndexError for an index, that the framework cannot store.
 
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
         position of a value that does not fit. If the framework cannot store float64, TypeError names the setting that
-        allows it. For dtypes that no gradient has (text, objects) the method may return an array or raise. The core
-        raises for a result with such a dtype.
+        allows it. For dtypes that a gradient cannot have (text, objects), the method may return an array or raise an
+        error. The core raises an error for a result with such a dtype.
         """
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
         copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")
         return self.from_host(copy, like)  # type: ignore[attr-defined]  # of `Memory`
 
     def to_numpy(self, x: Array) -> Host:
-        """Return x as a NumPy array, from any device, with bfloat16 as uint16. The array may be a copy or share
-        memory."""
+        """Convert an array on any device to a NumPy array, in which uint16 stands for bfloat16. The result may be a
+        copy, or may share memory with x."""
         raise self._missing("to_numpy")
 
     @optional("`asarray` does it")
@@ -92,7 +92,7 @@ class Arrays(Part):
 
         Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
         on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise
-        self.lacks("astype", "it has no float64")``. Without float64, the host computes norms and clips by norm if
+        self.lacks("astype", "it has no float64")``. Without float64, the host computes norms, and clips by norms, if
         `host_view` returns a view; in mode framework both are unsupported.
         """
         return contextlib.nullcontext()
@@ -133,12 +133,12 @@ class Arrays(Part):
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         """Return a where mask is True, else b. A NaN in the branch that is not selected has no effect.
 
-        Arguments broadcast; a or b may be a Python float. The gradient selects too: the other branch gets zeros, even
-        if the incoming gradient is infinite or NaN. A framework that multiplies by the mask would give NaN, and needs
-        `where` with a custom gradient.
+        Arguments broadcast; a or b may be a Python float. The gradient is selected in the same way: the branch that is
+        not selected gets zeros, even if the incoming gradient is infinite or NaN. A framework that multiplies by the
+        mask would give NaN, and needs `where` with a custom gradient.
 
-        The core passes arguments at which the derivative of the other branch is finite. Most frameworks multiply an
-        infinite derivative, such as that of sqrt at 0, by zero, which gives NaN in spite of `where`.
+        The core passes only arguments at which the derivative of the unselected branch is finite. Most frameworks
+        multiply an infinite derivative, such as that of sqrt at 0, by zero, which gives NaN in spite of `where`.
         """
         raise NotImplementedError
 
@@ -192,7 +192,8 @@ class Arrays(Part):
 
     @primitive
     def outer_products(self, g: Array, x: Array) -> Array:
-        """Return the sum over t of g[b, t, v] * x[b, t, d], in any order, shape (b, v, d).
+        """Return the sums over t of g[b, t, v] * x[b, t, d], as an array of shape (b, v, d). Terms may be added in any
+        order.
 
         g (b, t, v) and x (b, t, d) are float64; only t may be unknown.
         """
@@ -200,13 +201,13 @@ class Arrays(Part):
 
     @primitive
     def row_amax(self, x: Array) -> Array:
-        """Return the largest |x| of each row of a float x (k, m), shape (k,). The result is NaN for a row with NaN, and
-        0 if m is 0."""
+        """Return the largest absolute value of each row of a float array x (k, m), as an array of shape (k,). The
+        result is NaN for a row with NaN, and 0 if m is 0."""
         raise NotImplementedError
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """Return the sum of each row of x (k, m), shape (k,), in the dtype of x, which is float32 or float64.
+        """Return the sum of each row of x (k, m), as an array of shape (k,). x and the sums are float32 or float64.
 
         The elements may be added in any order. A sum is 0 if m is 0.
         """
@@ -226,9 +227,9 @@ class Arrays(Part):
 
     @optional("NumPy does it, on the host")
     def largest(self, x: Array, k: int) -> Array:
-        """Return the positions of the min(k, n) largest numbers of x, ascending, as integers of shape (min(k, n),).
+        """Return the positions of the min(k, n) largest numbers of x, in ascending order, as an array of integers.
 
-        x is float64 of shape (n,) without NaN. Among equal numbers the first ones count as larger.
+        x is a float64 array of shape (n,) without NaN. Among equal numbers, the first numbers count as larger.
         """
         order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
         return self.asarray(np.sort(order), x)
@@ -254,7 +255,7 @@ class Arrays(Part):
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        """Return values multiplied and divided by scalars in order. A step, ("mul" or "div", scalar), rounds.
+        """Multiply and divide values by scalars, in order. A step is ("mul" or "div", scalar), and each step rounds.
 
         For 16-bit floats the steps are computed in float32, and the result is rounded to 16 bits once.
         """

@@ -108,7 +108,7 @@ def not_implemented(reason: str) -> Any:
     Parameters
     ----------
     reason : str
-        The reason, and what to do instead.
+        The reason, and advice on what to do instead.
 
     Returns
     -------

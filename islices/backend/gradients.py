@@ -1,4 +1,4 @@
-"""Gradients: the framework's differentiation, of functions of islices and of stock layers.
+"""Methods with which a framework differentiates functions of islices, functions of the user, and stock layers.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -15,17 +15,17 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """The source of a table's rows: the table's weights, and the recorder of a differentiation, if there is one.
+    """The source of a table's rows, which consists of the table's weights and, during a differentiation, of a recorder.
 
     A recorder is an object of the adapter that `Backend.differentiate` makes. The recorder's method ``lookup(weights,
-    ids, extras, static)`` returns the rows of ids, of shape (*ids.shape, *row_shape); in traced code an id may be out
-    of range, and gets zeros. The method stores ids, extras (a tuple of integer arrays) and static (hashable) for the
-    result's `LookedUp`. ids may have any shape, including (). An optional method ``bags(weights, ids, extras, static,
-    read)`` does the same for bags: it returns and differentiates ``read(weights, ids)``. An optional method
-    ``operand(weights)`` returns the weights as an array that is differentiated. A product with that array becomes a
-    `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect outside of a differentiation,
-    as in JAX, the adapter may give one to every traced table. The recorder's attribute ``everywhere`` is then True.
-    `TapeRecorder` is a base class for frameworks with a tape.
+    ids, extras, static)`` returns the rows of ids, as an array of shape ``(*ids.shape, *row_shape)``. In traced code,
+    an id may be out of range; its row is then zeros. The method stores ids, extras (a tuple of integer arrays) and
+    static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
+    ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates ``read(weights,
+    ids)``. An optional method ``operand(weights)`` returns the weights as an array that is differentiated. A product
+    with that array becomes a `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect
+    outside of a differentiation, as in JAX, the adapter may give one to every traced table. The recorder's attribute
+    ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -66,8 +66,8 @@ class LayerUse:
     offsets: Array | None = None  # the starts of bags in 1-D ids; without a combiner, the starts of samples
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
-    #: a function that returns an object while a backward pass may still set upstream, and None afterwards; None instead
-    #: of the function if the framework does not know this
+    #: A function that returns an object while a backward pass may still set upstream, and None afterwards. The field is
+    #: None if the framework cannot tell the two apart.
     awaited: Callable[[], object] | None = None
 
 
@@ -83,7 +83,7 @@ class ProductUse:
 
 
 class WholeUse(NamedTuple):
-    """A use of a differentiated table's weights as an array outside of a product."""
+    """A use of a differentiated table's weights as an array, other than in a product."""
 
     gradient: Array  # (rows, *row_shape)
 
@@ -141,8 +141,7 @@ GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 class Gradients(Arrays):
-    """The part for gradients: the framework's differentiation of functions of islices, and gradients of stock
-    layers."""
+    """The part of `Backend` that differentiates functions of islices, functions of the user, and stock layers."""
 
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
@@ -179,14 +178,14 @@ class Gradients(Arrays):
         """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
         `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
-        a recorder of this differentiation. `gradients` has a dense array for each variable (zeros if the loss does not
-        depend on the variable). `lookups` has, for each source, a `LookedUp` per lookup, in order. No table-sized array
-        is allocated: the framework differentiates with respect to the rows that the recorder returned. If a source
-        already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        right. The method raises NotImplementedError if the framework cannot do this. A recorder used where its gradient
-        would be wrong (a loop body, a graph traced separately) raises TypeError. `fn` has checked that the loss is one
-        floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
-        returned.
+        a recorder of this differentiation. `gradients` contains a dense array for each variable (zeros if the loss does
+        not depend on the variable). `lookups` contains, for each source, a list of one `LookedUp` per lookup, in order.
+        No table-sized array is allocated: the framework differentiates with respect to the rows that the recorder
+        returned. If a source already has a recorder of an outer differentiation, that recorder reads the rows, so that
+        second derivatives are correct. The method raises NotImplementedError if the framework cannot do this. If a
+        recorder is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately),
+        the recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
+        numbers. For a vector the sum is differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
@@ -219,8 +218,8 @@ class Gradients(Arrays):
     def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
         """Return, for each variable, an array (B, *shape) with the gradient of the loss of each of B samples.
 
-        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,). The framework's vmap
-        computes the gradients.
+        The loss of sample b is ``fn(variables, [x[b:b+1] for x in data])``, which has the shape (1,). The framework's
+        vmap computes the gradients.
         """
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
@@ -228,7 +227,8 @@ class Gradients(Arrays):
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return `fn` in the form in which the framework runs users' code.
 
-        The form is new source code if a compiler such as autograph rewrites Python, else `fn` itself.
+        If the framework has a compiler that rewrites Python, such as autograph, the result is rewritten code; else it
+        is `fn` itself.
         """
         return fn
 
@@ -252,8 +252,8 @@ class Gradients(Arrays):
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
         appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, even after an exception; weights and results do not change.
-        TypeError names a layer that cannot be hooked, and the reason.
+        The model is restored when the context ends, even after an exception; weights and results do not change. If a
+        layer cannot be hooked, the method raises TypeError, whose message names the layer and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")
 

@@ -1,4 +1,4 @@
-"""Memory: views for the host, and tables that change in place.
+"""Methods for memory: views for the host, and tables that change in place.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -56,7 +56,7 @@ def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bo
 
 
 class Memory(Arrays):
-    """The part for memory: views for the host, and tables that change in place."""
+    """The part of `Backend` for memory: views for the host, and tables that change in place."""
 
     # ------------------------------------------------------------------ the host's
     def host_view(self, x: Array) -> Host | None:
@@ -68,7 +68,7 @@ class Memory(Arrays):
 
     def from_host(self, array: Host, like: Array) -> Array:
         """Return an array of the framework with the values of a NumPy array that islices made and no longer uses.
-        uint16 means bfloat16.
+        uint16 stands for bfloat16.
 
         The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
         None only if the default `asarray` calls this method without a `like`: the result may then be on any device.
@@ -77,10 +77,10 @@ class Memory(Arrays):
 
     @optional("the methods that it names do it")
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        """Return a `Look`: the results of `dtype`, `shape`, `is_traced` and `host_view` for each array.
+        """Return a `Look`, which contains the results of `dtype`, `shape`, `is_traced` and `host_view` for each array.
 
-        If `views` is False, the core needs no views; a view may have to wait until its array is computed. Most calls of
-        the library start with `look`, so override this method if you have a faster implementation.
+        If `views` is False, the core needs no views, so the method need not wait until the arrays are computed. Most
+        calls of the library start with `look`, so override this method if you have a faster implementation.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
         found: list[Host] = []
@@ -94,7 +94,7 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Return x of shape (1, m) in pieces along axis 1 that fit into the caches, or [x] if pieces have no
+        """Divide x, of shape (1, m), along axis 1 into pieces that fit into the caches. Return [x] if pieces have no
         advantage."""
         return [x]
 
@@ -142,8 +142,8 @@ class Memory(Arrays):
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         """Return (views, results) for concrete arrays that the host will write, or None if memory is not writable.
 
-        The views have the arrays' values, bfloat16 as uint16, and the arrays' strides. The core writes through the
-        views and drops them before anyone reads the results. The results have the written values. For an array that
+        The views have the values and the strides of the arrays; uint16 stands for bfloat16. The core writes through the
+        views and drops them before anyone reads the results. The results contain the written values. For an array that
         changes in place, the result is the array itself, as after an update by the framework: values read earlier stay,
         and autograd notices the change. Any other result is a new array over copied memory, or over the memory of a
         donated array, which can no longer be used. The core has called `in_place` for each array, and no two arrays

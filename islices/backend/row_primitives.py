@@ -1,4 +1,4 @@
-"""Primitives for rows: the framework's sparse objects, indices, sums of slices, tables.
+"""Primitives for rows: the framework's sparse objects, indices, sums of slices, and tables.
 
 May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
 """
@@ -71,7 +71,7 @@ class RaggedParts(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The slots of a gradient, as arrays before any computation.
+    """The slots of a gradient, stored as arrays from which nothing has been computed yet.
 
     Slot k belongs to row indices[k], and contains ``values[positions[k]] * factor``, rounded to the dtype of values.
     """
@@ -84,12 +84,13 @@ class Slots(NamedTuple):
 
 
 class RowPrimitives(Arrays):
-    """The part for rows: the framework's sparse objects, indices, sums of slices, tables.
+    """The part of `Backend` for rows: the framework's sparse objects, indices, sums of slices, and tables.
 
     Attributes
     ----------
     native_name : str
-        The framework's name for its row-sparse object, for messages; empty if the framework has no such object.
+        The framework's name for its row-sparse object, which messages use. The name is empty if there is no such
+        object.
     native_float_dtypes : tuple of str
         The floating dtypes that the native sparse type supports.
     native_needs_coalesced : bool
@@ -117,10 +118,10 @@ class RowPrimitives(Arrays):
 
     @optional("there is no row-sparse type")
     def from_native(self, x: Any) -> NativeParts:
-        """Return the parts of a native sparse object without computations on its contents; the core validates them.
+        """Return the parts of a native sparse object, without computations on its contents. The core checks the parts.
 
-        Raise ValueError for an object that is not row-sparse, such as one with more than one sparse dimension or a
-        batch.
+        Raise ValueError for an object that is not row-sparse, such as an object with several sparse dimensions, or with
+        a batch dimension.
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
@@ -173,7 +174,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def arange(self, x: Array) -> Array:
-        """Return 0, 1, ..., n - 1 as int32 or int64, shape (n,), where n is the length of x along axis 0."""
+        """Return the numbers 0, 1, ..., n - 1 as an int32 or int64 array, where n is the length of x along axis 0."""
         raise NotImplementedError
 
     @primitive
@@ -190,17 +191,17 @@ class RowPrimitives(Arrays):
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         """Return the slots for which the mask `keep` is True, in order.
 
-        With `sentinel_padding` and traced arrays no slot can be dropped, so all other slots get the index ``rows`` and
-        zeros as values.
+        With `sentinel_padding` and traced arrays, slots cannot be dropped. All other slots then get the index ``rows``,
+        and zeros as values.
         """
         raise NotImplementedError
 
     @primitive
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (ids, inverse): the distinct indices, ascending, in their dtype, and for each slot the position of its
-        index in ids.
+        """Return (ids, inverse). ids contains the distinct indices in ascending order, in the dtype of `indices`.
+        inverse contains, for each slot, the position of the slot's index in ids.
 
-        In traced code with static shapes there are as many ids as slots; spare ids at the end are ``rows``.
+        In traced code with static shapes, there are as many ids as slots, and the spare ids at the end are ``rows``.
         """
         raise NotImplementedError
 
@@ -235,8 +236,8 @@ class RowPrimitives(Arrays):
         NaN.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment gets -inf, or
-        the smallest integer. If ``least`` is given, an empty segment gets ``least``. If ``least`` is given, values are
-        floats, each NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
+        the smallest integer. If ``least`` is given, an empty segment gets ``least`` instead. All values are then floats
+        that are NaN or at least ``least``, so the result contains no -inf. The result needs no gradient.
         """
         raise NotImplementedError
 
@@ -338,9 +339,9 @@ class RowPrimitives(Arrays):
     # ------------------------------------------------------------------ made of the others
     @optional("`take` does it")
     def read_rows(self, table: Array, ids: Array) -> Array:
-        """Return table[ids], shape (*ids.shape, *row_shape).
+        """Return table[ids], an array of shape ``(*ids.shape, *row_shape)``.
 
-        An id out of range, which only traced code may have, returns zeros.
+        An id out of range, which only traced code may have, reads as zeros.
         """
         rows = self.shape(table)[0]
         if not self.is_traced(ids):

@@ -19,9 +19,9 @@ class ForTheSuite(Arrays):
     Attributes
     ----------
     own_calls : str
-        Only for plug-ins, and optional: the name of a module with calls of the framework. The suite makes real
-        gradients with these calls, which docs/adapter_author.md lists. If a plug-in has no such module, cases that need
-        the framework's layers are unsupported.
+        The name of a module with calls of the framework. Only plug-ins use this attribute, and it is optional. The
+        suite makes real gradients with these calls, which docs/adapter_author.md lists. If a plug-in has no such
+        module, cases that need the framework's layers are unsupported.
     """
 
     own_calls: ClassVar[str] = ""
@@ -34,7 +34,7 @@ class ForTheSuite(Arrays):
 
     @optional("the CPU is the only device")
     def on_device(self, x: Array, device: str) -> Array:
-        """Return x on one of `devices`, for the conformance suite."""
+        """Return x on a device, which is one of `devices`. Only the conformance suite calls this method."""
         raise self.lacks("on_device")
 
     @optional("host and framework, and traced where there is a `trace`")

@@ -1,9 +1,9 @@
-"""Checks of arguments that are names, flags or numbers, with the library's error messages.
+"""Checks of arguments that are names, flags or numbers. The checks raise errors with the library's messages.
 
 A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 
-An argument may be any object, even one whose comparison or repr raises, so the functions check its type first. May
-import: `numpy`.
+An argument may be any object, even an object whose comparison or repr raises an error. So the functions check the
+argument's type first. May import: `numpy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
+"""Conversions between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
 `map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three
@@ -39,7 +39,7 @@ SUMMED = frozenset((*FLOATS, *INTEGERS))
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
     """Return a framework's sparse gradient as an `IndexedSlices`. Duplicates are not summed.
 
-    The values share memory with those of x, except for MXNet, whose arrays are copies.
+    The values share memory with the values of x. For MXNet, however, the values are a copy.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     dense_shape : sequence of int, optional
         A shape that replaces the object's shape, for example for a tf.IndexedSlices whose dense_shape is None.
     validate : bool
-        False skips the checks that read the indices.
+        If False, skip the checks that read the indices.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
 
 
 def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-    """Return slices of the parts of a native sparse object. If `validate` is False, do not check the indices.
+    """Make slices from the parts of a native sparse object. If `validate` is False, do not check the indices.
 
     If `dense_shape` is given, it replaces the object's shape.
     """
@@ -103,7 +103,7 @@ def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: b
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
-    """Return slices as the framework's sparse object, with shared memory where the framework's type allows.
+    """Convert slices to the framework's sparse type. The memory is shared if the framework's type allows this.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     TypeError
         s is not an IndexedSlices, or like is not a sparse object of its framework.
     ValueError
-        The framework's type cannot represent s. For torch, JAX and MXNet the number of rows is unknown; for MXNet there
-        are 2^31 - 1 elements or more, bfloat16 values, or rows without elements.
+        The framework's type cannot represent s. The types of torch, JAX and MXNet need a known number of rows. MXNet's
+        type also needs fewer than 2^31 - 1 elements, and rows with at least one element; it does not support bfloat16.
 
     Notes
     -----
@@ -154,7 +154,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """Return s without padding slots. In traced code with static shapes, the slots stay, with zeros as values."""
+    """Return s without padding slots. In traced code with static shapes, the slots stay and contain zeros."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -165,9 +165,9 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
 
 
 def counted(s: IndexedSlices, *, raw: bool = False) -> IndexedSlices:
-    """Return the slices that count in a norm: duplicates are summed unless `raw`, and empty slots contribute nothing.
+    """Return the slices from which a norm is computed. Sum duplicates unless `raw` is True, and remove empty slots.
 
-    In traced code, slots with an index out of range get zeros as values.
+    In traced code, all slots stay, and slots with an index out of range get zeros as values.
     """
     if not (raw or s.coalesced):
         return coalesce_slices(s)  # type: ignore[no-any-return]
@@ -220,10 +220,10 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_accepted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """Return the tree with `fn` applied to every leaf. `accept` converts a leaf first; `restored` converts the result.
+    """Apply `fn` to every leaf of a tree. `accept` first converts the leaf; at the end `restored` converts the result.
 
-    None stays None. `native(backend, x)` is an optional faster implementation for the sparse objects of frameworks with
-    `Backend.native_of_views`. If `native` returns None, `fn` is applied.
+    None stays None. `native(backend, x)` is an optional, faster implementation for the sparse objects of frameworks
+    with `Backend.native_of_views`. If `native` returns None, `fn` is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -246,7 +246,8 @@ def map_accepted(
 def coalesce_slices(s: Any) -> Any:
     """Return slices with duplicates summed and with strictly ascending indices. Only traced slices keep padding.
 
-    Return s itself if s is a dense array, or if s is already coalesced and either traced or without padding.
+    If s is a dense array, return s itself. If s is already coalesced, return s itself if it is traced or has no
+    padding.
     """
     if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
@@ -364,7 +365,7 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
 
 
 def convert(x: Any, backend: str | Backend) -> Any:
-    """Convert gradients or arrays to another framework, leaf by leaf, through NumPy; memory is not shared.
+    """Convert gradients or arrays to another framework. Each leaf is converted through NumPy, and memory is not shared.
 
     Parameters
     ----------
@@ -376,12 +377,13 @@ def convert(x: Any, backend: str | Backend) -> Any:
     -------
     structure of x
         A sparse leaf becomes an IndexedSlices with the target's arrays; a dense leaf becomes a dense array of the
-        target. dtypes are kept, but JAX without jax_enable_x64 stores int64 as int32.
+        target. dtypes stay the same, except that JAX without jax_enable_x64 stores int64 as int32.
 
     Raises
     ------
     TypeError
-        The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
+        The target lacks a dtype of x, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
+        jax_enable_x64.
     IndexError
         The target stores int64 as int32, and a number does not fit. SPEC clause 1.
 
@@ -420,8 +422,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        False for dense arrays, None, containers and everything else. Only the type counts: the result is True for a
-        torch CSR tensor too, which `from_native` does not accept.
+        The result is False for dense arrays, None, containers and everything else. Only the type counts: the result is
+        True for a torch CSR tensor too, which `from_native` does not accept.
 
     Notes
     -----
@@ -446,7 +448,7 @@ def leaves(tree: Any) -> list[Any]:
     Parameters
     ----------
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
-        The function also opens named tuples and JAX's registered pytrees.
+        The function also looks into named tuples, and into pytrees that are registered with JAX.
 
     Returns
     -------
@@ -477,9 +479,10 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        The function is called with each object in tree, unconverted. The return value replaces the object.
+        The function is called with each object in tree, which is not converted first. The return value replaces the
+        object.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
-        The function also opens named tuples and JAX's registered pytrees.
+        The function also looks into named tuples, and into pytrees that are registered with JAX.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Internal classes of values and indices that are computed on first read.
+"""Internal classes for values and indices that are computed when they are first read.
 
 Each of the two parts of an `IndexedSlices` is an array or a `Deferred`; reading a `Deferred` part calls `read`.
 Operations that do not need the computed arrays get the stored data from `native_look` or `islices.core.slots.slots_in`.
@@ -26,13 +26,13 @@ class Deferred:
 
     def held(self, owner: Any, part: int) -> Array:
         """Return an array with the dtype and the device of the part. A subclass may return a stored array without
-        computing.
+        computing the part.
         """
         return self.read(owner, part)
 
 
 class NativeIndices(Deferred):
-    """The indices of a framework's sparse object, with a `Look` at the values and the indices.
+    """The indices of a framework's sparse object, and the `Look` at the object's values and indices.
 
     Instances exist only during a call of the library. If the `Look` has views, `array` may be None; the first read then
     makes the array from a view.

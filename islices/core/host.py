@@ -1,6 +1,6 @@
-"""Host arithmetic: the primitives of `Backend` on NumPy arrays.
+"""The host's arithmetic, which implements the primitives of `Backend` on NumPy arrays.
 
-By default this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
+By default, this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
 as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
 Active compiled kernels replace NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
@@ -249,9 +249,11 @@ def native_order(x: Host) -> Host:
 
 
 def group(indices: Host) -> tuple[Host, Host, Host]:
-    """Return (order, ids, starts): positions sorted stably by index, the ascending distinct indices, and their runs.
+    """Group the positions of equal indices, and return (order, ids, starts).
 
-    `starts` has the start of each distinct index's run in `order`, and then the end of the last run.
+    `order` contains all positions, sorted stably by index, so that each distinct index has one run of positions. `ids`
+    contains the distinct indices in ascending order. `starts` contains the start of each run, and then the end of the
+    last run.
     """
     n = len(indices)
     if n == 0:
@@ -271,7 +273,7 @@ def group(indices: Host) -> tuple[Host, Host, Host]:
 
 
 def _stable_order(indices: Host) -> Host:
-    """Return np.argsort(indices, kind="stable"), computed several times faster for many small indices."""
+    """Return np.argsort(indices, kind="stable"). For many small indices, this function is several times faster."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1
@@ -295,9 +297,9 @@ def _places(order: Host, starts: Host) -> Host:
 def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sum of each group's rows of values, added left to right (SPEC clause 3).
 
-    Without a kernel and for many values, layer k adds the k-th occurrence of every row that occurs at least k times, in
-    vectorised additions. The few rows with very many occurrences are finished one by one. In both cases the function
-    copies values piece by piece into a buffer that stays in the processor's caches.
+    Without a kernel, many values are added in layers. Layer k is a vectorised addition of the k-th occurrence of every
+    row that occurs at least k times. The few rows with very many occurrences are finished one by one. In both cases,
+    the function copies values piece by piece into a buffer that stays in the processor's caches.
     """
     compiled = kernels.active(values.size)
     if compiled:
@@ -321,7 +323,7 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while layers need fewer steps than rows do, or are large
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while layers are large, or take fewer steps than rows
         positions = order[begin[: active[k]] + k]
         for i in range(0, len(positions), len(buffer)):
             part = positions[i : i + len(buffer)]

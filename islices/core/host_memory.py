@@ -19,7 +19,8 @@ from islices.backend import Host
 ALIGNMENT = 64
 #: the size in bytes from which arrays reuse memory; NumPy allocates smaller arrays
 LARGE = 1 << 20
-#: the largest number of bytes kept for later arrays, and the divisor of a requested size that gives the largest waste
+#: The largest number of bytes kept for later arrays. A reused block may exceed the requested size by at most the size
+#: divided by `WASTE`.
 KEPT = 1 << 26
 WASTE = 4
 

@@ -1,4 +1,4 @@
-"""Linear operations: scale, divide, concatenate, add.
+"""Linear operations that scale, divide, concatenate and add gradients.
 
 Other modules use this module to round scalars (SPEC clause 18) and to multiply values by scalars. `join_arrays` and
 `_sum` are operations (see `islices.core.modes`). SPEC clause 6.
@@ -36,8 +36,8 @@ def scale(x: T, c: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number, or 0-d array of the framework or of NumPy
-        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients c
-        must be an integer.
+        The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients,
+        c must be an integer.
 
     Returns
     -------
@@ -47,9 +47,9 @@ def scale(x: T, c: Any) -> T:
     Raises
     ------
     TypeError
-        c is not a real number, or x holds integers and c is not an integer.
+        c is not a real number, or x contains integers and c is not an integer.
     ValueError
-        x holds integers, and c is out of the range of their dtype.
+        x contains integers, and c is out of the range of their dtype.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def wide_dtype(dtype: str) -> str:
 
 
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-    """Return values multiplied and divided by scalars; a step is ("mul" or "div", scalar).
+    """Multiply and divide values by scalars in several steps; a step is ("mul" or "div", scalar).
 
     Each step rounds. For 16-bit values the steps are computed in float32, and the result is rounded to 16 bits once. A
     scalar is a Python number, a 0-d array, or an array with as many dimensions as `values`.
@@ -177,8 +177,8 @@ def concat(xs: Sequence[T]) -> T:
     Returns
     -------
     same type as the first
-        If some indices are int32 and others int64, the result has int64. MXNet's sparse type cannot have duplicates,
-        so a result of that type is coalesced. SPEC clause 6.
+        If some gradients have int32 indices and others int64, the result has int64 indices. MXNet's sparse type cannot
+        have duplicates, so a result of that type is coalesced. SPEC clause 6.
 
     Raises
     ------
@@ -270,9 +270,9 @@ def add(*xs: Any) -> Any:
 
     Notes
     -----
-    For sparse and dense terms, the dense terms are first added left to right. The sparse terms are concatenated and
-    coalesced, and each of their rows is then added to the dense sum. Other rows of the dense sum keep their bits. SPEC
-    clause 6.
+    If some terms are sparse and others dense, the dense terms are first added left to right. The sparse terms are
+    concatenated and coalesced, and each of their rows is then added to the dense sum. Other rows of the dense sum keep
+    their bits. SPEC clause 6.
 
     Examples
     --------

@@ -42,7 +42,7 @@ class _Collector:
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
-        self.holders: list[int] = []  # for each such block, the identifier of the thread in it
+        self.holders: list[int] = []  # for each `pause` without a `resume` so far, the identifier of its thread
         self.was_on = False
 
     def pause(self) -> None:
@@ -130,7 +130,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def hold_innermost(lock: Acquirable) -> None:
-    """Make forks also hold another package's lock, acquired after the locks of islices.
+    """Make every fork also hold a lock of another package. A fork acquires this lock after the locks of islices.
 
     A thread that holds the other package's lock must not wait for a lock of islices.
     """

@@ -1,4 +1,4 @@
-"""The choice of how an operation runs: on the host, with the framework's operations, or inside a trace.
+"""Choose how an operation runs: on the host, with the framework's operations, or inside a trace.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
 such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
@@ -29,16 +29,16 @@ _mode: ContextVar[str] = ContextVar("islices_execution", default="host")
 
 @contextlib.contextmanager
 def execution(mode: str) -> Iterator[None]:
-    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays the mode has no effect.
+    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays, the mode has no effect.
 
     Parameters
     ----------
     mode : {"host", "framework"}
-        "host", the default: NumPy or compiled kernels compute on views of the framework's CPU memory. "framework": the
-        framework's operations compute, on any device. In mode "host" the framework's operations also compute on arrays
-        outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is being recorded. But
-        compiled kernels may run within traced code on the CPU. Norms, clips and bags define their gradient, so the host
-        computes them also while a gradient is recorded.
+        In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
+        "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
+        compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
+        being recorded. There are two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
+        clipping and bags define their gradients, so the host computes them even while a gradient is recorded.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def is_traced(backend: Backend, *arrays: Array) -> bool:
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if arrays are traced and slots cannot be dropped, so that the sentinel index marks empty slots."""
+    """Return True if arrays are traced and slots cannot be dropped. The sentinel index then marks empty slots."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
@@ -117,8 +117,8 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it; it may also describe further arrays after
-    these.
+    `look` is the backend's `Look` at the arrays if the caller already has it. The `Look` may also describe further
+    arrays after `arrays`.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -159,9 +159,9 @@ def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) 
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute on the host a primitive that the adapter lacks, from copies or views of the arrays.
+    """Run a primitive on the host, with views or copies of the arrays, because the adapter lacks the primitive.
 
-    In mode "framework" raise NotImplementedError.
+    In mode "framework", raise NotImplementedError.
     """
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)

@@ -1,8 +1,8 @@
-"""The lookup of a backend by an array's type or by name; no framework is imported before it is needed.
+"""Find backends by an array's type or by name. No framework is imported before it is needed.
 
 The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
 built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
-*name* has been imported. So an unused plug-in costs nothing and cannot fail.
+*name* has been imported. So an unused plug-in costs nothing and cannot cause errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Return the names of the backends whose framework is installed, built-in ones first, without importing any.
+    """Return the names of the backends whose framework is installed. Built-in backends come first, and none is
+    imported.
 
     Returns
     -------
@@ -62,14 +63,14 @@ def get_backend(name_or_array: Any) -> Backend:
     Returns
     -------
     Backend
-        There is one object per framework, which is loaded at its first use.
+        There is one backend object per framework; it is loaded when it is first needed.
 
     Raises
     ------
     ModuleNotFoundError
         The named framework is not installed; the message contains the command that installs it.
     ValueError
-        No backend has that name, or two plug-ins have it.
+        No backend has that name, or two plug-ins use the name.
     TypeError
         The object belongs to no known framework.
     ImportError
@@ -117,7 +118,8 @@ def find_array_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """Yield the backends of imported frameworks: plug-ins, built-in ones, NumPy. Skip backends that fail to load."""
+    """Yield the backends of imported frameworks: first plug-ins, then built-in backends, then NumPy. Skip backends that
+    fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]
     # numpy is always imported and would come first; move it to the end, since other frameworks subclass NumPy's arrays
     known.append(known.pop(0))
@@ -156,7 +158,7 @@ def describe(x: object) -> str:
             return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
-    except Exception:  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise as they like
+    except Exception:  # torch's nested tensors have no shape, a tf.Tensor may have no rank, others may raise any error
         return name
 
 

@@ -1,4 +1,4 @@
-"""Operations on the rows of gradients: coalesce, convert to dense arrays, select.
+"""Operations on the rows of gradients, which sum duplicates, make dense arrays, and select rows.
 
 Each operation is written once, with the primitives of `Backend`. `_filter_slices`, `_filter_dense` and the `_among`
 functions that they call are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
@@ -151,7 +151,7 @@ def keep_rows(x: T, rows: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     rows : 1-D int32 or int64 array, sequence of ints, or boolean mask of length dense_shape[0]
-        The rows that stay. Row numbers may be in any order, with duplicates.
+        The rows that stay. Row numbers may be in any order and may repeat.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def drop_rows(x: T, rows: Any) -> T:
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     rows : 1-D int32 or int64 array, sequence of ints, or boolean mask of length dense_shape[0]
-        The rows to drop. Row numbers may be in any order, with duplicates.
+        The rows to drop. Row numbers may be in any order and may repeat.
 
     Returns
     -------
@@ -214,7 +214,7 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without the rows in `rows`. `rows` contains ascending row numbers, perhaps of most rows of the
+    """Return slices without the rows in `rows`, an array of ascending row numbers that may include most rows of the
     table.
     """
     B, dtype = s.backend, s.backend.dtype(s.indices)
@@ -237,7 +237,8 @@ def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> Ind
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """Return (selection, is_mask). The selection is an array of B: row numbers, or an int32 mask of 0 and 1."""
+    """Return (selection, is_mask). The selection is an array of B with row numbers or, if `is_mask` is True, an int32
+    mask of 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         dtype, shape = B.dtype(rows), B.shape(rows)
         if dtype not in MASKS or len(shape) != 1:
@@ -257,7 +258,8 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 
 
 def _check_length(length: int | None, count: int | None) -> None:
-    """Raise ValueError if a mask of this length, None if unknown, does not have one entry for each of `count` rows."""
+    """Raise ValueError unless a mask has one entry for each of `count` rows. An unknown `length` is None and raises no
+    error; an unknown `count` raises ValueError."""
     if count is None:
         raise ValueError(NO_MASK)
     if length not in (None, count):

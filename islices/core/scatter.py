@@ -1,8 +1,8 @@
-"""The application of slices to the rows of a table: add, sub, update, min, max, mul, div.
+"""Apply slices to the rows of a table, with one of the operators add, sub, update, min, max, mul and div.
 
 Without a compiled kernel or `Backend.add_in_order`, the table's rows at the slices' indices are read, changed in a
 copy, and written back. So cost and memory are proportional to the number of slices, unless the framework's arrays
-cannot change in place. A call that raises has not written anything. SPEC clause 15.
+cannot change in place. If a call raises an error, it has not written anything. SPEC clause 15.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
         A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
         The operation that applies each slice to its row. "update" replaces the row; the last slice of a row wins. "min"
-        and "max" are elementwise, with NaN as the result if either operand is NaN.
+        and "max" are elementwise, and the result is NaN if either operand is NaN.
     donate : bool
-        True allows JAX to overwrite the table's array; do not use that array afterwards. With False, JAX's result is a
+        If True, JAX may overwrite the table's array, which you must not use afterwards. If False, JAX's result is a
         copy. donate has no effect inside jit, or if the framework's arrays change in place.
 
     Returns
@@ -142,7 +142,7 @@ def open_tables(
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
     """Return (ids, place): the distinct indices, and the position of each slice's index among them.
 
-    In traced code some ids may be out of range.
+    In traced code, some ids may be out of range.
     """
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 

@@ -20,7 +20,8 @@ MOST_WORK: Any = 10**6  # NumPy's type annotation allows only two of the numbers
 
 #: (the backend of an array, the array, True if the call writes it, its name in messages)
 Part = tuple[Backend, Array, bool, str]
-#: (the first byte, the byte after the last, the number of the part, the part); unknown bounds are the array's identity
+#: (the first byte, the byte after the last, the number of the part, the part). If the bounds are unknown, the array's
+#: id stands for the first byte, and the next number for the end.
 _Span = tuple[int, int, int, Part]
 
 
@@ -35,7 +36,7 @@ def check_apart(parts: Iterable[Part]) -> None:
     spans: list[_Span] = []
     for number, part in enumerate(parts):
         start, stop = part[0].memory_span(part[1]) or (id(part[1]), id(part[1]) + 1)
-        if start != stop:  # the others are empty
+        if start != stop:  # an empty array shares no memory
             spans.append((start, stop, number, part))
     spans.sort()
     end = 0
@@ -46,7 +47,8 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True in the usual case: all arrays are NumPy arrays, and their memory belongs to separate arrays."""
+    """Return True if all arrays are NumPy arrays and the memory of each belongs to a different array. This is the usual
+    case."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:

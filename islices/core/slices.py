@@ -24,7 +24,7 @@ from islices.core.shapes import MOST_NDIM
 
 
 class IndexedSlices:
-    """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
+    """A row-sparse gradient, which consists of rows of a table and their indices. Duplicate rows stand for their sum.
 
     An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
     ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
@@ -33,20 +33,22 @@ class IndexedSlices:
     Parameters
     ----------
     values : array, shape (n, *row_shape)
-        float16, bfloat16, float32, float64, int32 or int64, of any framework that islices supports. n may be 0.
+        An array of float16, bfloat16, float32, float64, int32 or int64, of any framework that islices supports. n may
+        be 0.
     indices : array, shape (n,)
-        int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
-        other array is stored unchanged.
+        An array of int32 or int64, of the same framework. Each index lies in [0, rows). A NumPy array is converted to
+        the framework; any other array is stored unchanged.
     dense_shape : sequence of int
-        (rows, *row_shape). rows is None if it is unknown; then no upper bound is checked, and `to_dense` raises
-        ValueError.
+        (rows, *row_shape). rows is None if the number of rows is unknown. No upper bound of indices is then checked,
+        and `to_dense` raises ValueError.
     coalesced : bool
-        True declares that indices ascend strictly, except for empty slots at the end. The constructor checks the order,
-        but not in traced code or with validate=False.
+        If True, the caller declares that indices ascend strictly, except for empty slots at the end. The constructor
+        checks the order, but not in traced code or with validate=False.
     padded : bool
-        True allows the index ``rows``, which marks an empty slot. Traced code with static shapes makes such slots.
+        If True, indices may contain the number ``rows``, which marks an empty slot. Traced code with static shapes
+        makes such slots.
     validate : bool
-        False skips the checks that read the indices. Shapes and dtypes are always checked.
+        If False, the checks that read the indices are skipped. Shapes and dtypes are always checked.
 
     Raises
     ------
@@ -141,13 +143,13 @@ class IndexedSlices:
 
     @property
     def values(self) -> Array:
-        """The stored rows, shape (n, *row_shape)."""
+        """The stored rows, an array of shape ``(n, *row_shape)``."""
         values = self._values
         return values.read(self, 0) if isinstance(values, Deferred) else values
 
     @property
     def indices(self) -> Array:
-        """The row number of each slice, shape (n,)."""
+        """The row number of each slice, an array of shape (n,)."""
         indices = self._indices
         return indices.read(self, 1) if isinstance(indices, Deferred) else indices
 
@@ -209,7 +211,7 @@ class IndexedSlices:
         Parameters
         ----------
         dtype : str or dtype of the framework or of NumPy
-            float16, bfloat16, float32, float64, int32 or int64.
+            One of float16, bfloat16, float32, float64, int32 and int64.
 
         Returns
         -------
@@ -220,7 +222,7 @@ class IndexedSlices:
         Raises
         ------
         TypeError
-            The framework, or islices, has no such dtype, or dtype is float64 in JAX without jax_enable_x64.
+            The framework or islices does not support the dtype, for example float64 in JAX without jax_enable_x64.
 
         Examples
         --------
@@ -248,17 +250,18 @@ class IndexedSlices:
         indices: Array | None = None,
         dense_shape: Iterable[int | None] | None = None,
     ) -> IndexedSlices:
-        """Return a copy with other values, indices or dense_shape; the new parts are checked.
+        """Return a copy with other values, indices or dense_shape. The new parts are checked.
 
         Parameters
         ----------
         values : array, optional
-            New values; the dtype may differ. If nothing else changes, the framework and the length n stay the same.
+            New values, perhaps of another dtype. If no other part is replaced, the framework and the length n must stay
+            the same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows. The number must be greater than every index. Padded slices keep their
-            number of rows, because padding has this number as its index.
+            A shape with another number of rows, which must be greater than every index. Without new indices, padded
+            slices must keep their number of rows, because this number is the index of their padding.
 
         Returns
         -------
@@ -472,7 +475,8 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
 
 
 def check_padding(s: IndexedSlices, shape: Shape) -> None:
-    """Raise ValueError if another shape for s would make rows of padding slots, whose index is the number of rows."""
+    """Raise ValueError if s is padded and `shape` has another number of rows. The padding slots of s have the number of
+    rows of s as their index, so the other shape might turn them into rows."""
     rows = s.dense_shape[0]
     if s.padded and rows is not None and shape[0] != rows:
         raise ValueError(
@@ -512,7 +516,8 @@ def check_indices(
     argument: str = "indices",
     look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range. If `coalesced`, raise ValueError unless indices strictly ascend.
+    """Raise IndexError for an index out of range. If `coalesced` is True, raise ValueError unless indices strictly
+    ascend.
 
     `look` is the backend's `Look` at values and indices if the caller already has it. SPEC clause 2.
     """

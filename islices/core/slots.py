@@ -1,4 +1,5 @@
-"""Gradients whose values are not computed yet. The rows of a smaller array and a factor stand for the values.
+"""Gradients whose values are not computed yet. Instead, such a gradient stores the rows of a smaller array and a
+factor.
 
 The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
 a norm or a step, compiled kernels read the small array and the factor. Reading ``.values`` computes the values. May
@@ -32,7 +33,7 @@ class SlotValues(Deferred):
             return self.values
         values = _values_of(owner)
         if not owner.backend.is_traced(values):  # a value of a trace must not outlive the trace
-            object.__setattr__(owner, "_values", values)  # not the slots: the user may change the values
+            object.__setattr__(owner, "_values", values)  # the user may change them, so the slots do not change
         return values
 
     def held(self, owner: IndexedSlices, part: int) -> Array:
@@ -51,9 +52,9 @@ def slots_of(s: IndexedSlices) -> Slots:
 
 
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
-    """Return the arrays that slices store: (values, indices), or for slots (rows, indices, positions if any).
+    """Return the arrays that slices store, which are (values, indices).
 
-    The factor of slots is left out.
+    For slots, return (rows, indices), followed by the positions if there are any. The factor is left out.
     """
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always
@@ -79,7 +80,7 @@ def _values_of(s: IndexedSlices) -> Array:
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """Return the factor of slots: None if there is none, a number, or a 0-d array if the factor is traced."""
+    """Return the factor of slots as a number, or as a 0-d array if it is traced. Without a factor, return None."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor
@@ -117,7 +118,8 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
     """Return s multiplied by a factor that is stored in the slots and applied when the values are first read.
 
     The factor is already rounded to the dtype of the multiplication (float32 for 16-bit values). Return None if s
-    already has a factor or has stored values, which the user could change before they are read.
+    already has a factor. Also return None if s has stored values, because the user could change them before the product
+    is computed.
     """
     slots = slots_in(s)
     if slots is None or slots.factor is not None:

@@ -1,7 +1,8 @@
 """Conversion of nested structures of gradients to lists of leaves and back.
 
-The structures are lists, tuples, named tuples, dicts, and pytrees: registered types of a framework (in JAX, flax's
-State and equinox's Module). None counts as a leaf. May import: `islices.core.registry`.
+The structures are lists, tuples, named tuples, dicts, and pytrees. Pytrees are container types that are registered with
+a framework, such as flax's State and equinox's Module with JAX. None counts as a leaf. May import:
+`islices.core.registry`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
         return None
     if (
         find_backend(x) is not None or type(x).__module__.partition(".")[0] == "islices"
-    ):  # also pytrees to JAX: PerSample, Table
+    ):  # JAX would open PerSample and Table as pytrees
         _LEAVES.add(type(x))
         return None
     for B in loaded_backends():
@@ -87,9 +88,9 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a dict from names to leaves, including None.
 
-    A name consists of the keys and positions that lead to a leaf, joined with dots. A tree that is one leaf has the
-    name "". If ``into`` is given, the leaves are added to this dict. Raise ValueError if two leaves have the same name,
-    or if containers are nested deeper than `DEEPEST`; ``into`` then contains the leaves found before.
+    A name consists of the keys and positions that lead to a leaf, joined with dots. If the tree is a single leaf, its
+    name is "". If ``into`` is given, the leaves are added to this dict. Raise ValueError if two leaves have the same
+    name, or if containers are nested deeper than `DEEPEST`; ``into`` then contains the leaves found before.
     """
     found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)

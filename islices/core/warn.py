@@ -1,4 +1,4 @@
-"""Warnings at a caller's line. May import: the standard library."""
+"""Warnings that show a caller's line. May import: the standard library."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
 (`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
-of these rows. In JAX a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
+of these rows. In JAX, a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
 """
 
 from __future__ import annotations
@@ -70,36 +70,37 @@ def value_and_grad(
         gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
-        rows, if the array has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
-        ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
-        apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
-        embedding, embedding_bag (sum and mean), index_select and ``w[ids]``; in TensorFlow, by tf.gather and
-        tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default no array gets
-        `IndexedSlices`.
+        rows, if the array has more rows than fn reads. "always" marks each array that fn reads only by rows, however
+        many rows it reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and
+        dynamic slices of whole rows. fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap,
+        remat, cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and
+        ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
+        framework's gradients. By default, no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
         of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
         (B, *shape). The framework's vmap over the samples of the other array arguments computes the dense gradients
         (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
-        With per_sample, the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
-        time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
-        before the last. islices never guesses the axis from lengths.
+        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the other arguments. For
+        time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis, and bags along the
+        axes before the last. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
-        the batch, and once on each of the two samples. A checked call costs about three calls and draws more random
-        numbers. The check finds gradients that reach the rows of other samples, and losses that change when fn gets the
-        sample without the others. With sparse=, the check only compares losses, and fn runs once more, on the batch.
-        Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked. Losses are not
-        compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
+        the batch, and once on each of the two samples. A checked call takes about as long as three calls, and draws
+        more random numbers than one. The check finds gradients that reach the rows of other samples, and losses that
+        change when fn gets the sample without the others. With sparse=, the check only compares losses, and fn runs
+        once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not
+        checked. Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are
+        ragged.
 
     Returns
     -------
     callable
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
-        vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
-        looked-up row, in order, not coalesced, and no slice for the padding row. A table that is not looked up has an
-        empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
+        vector of losses. grads has the structure of the differentiated arguments. A table's gradient is not coalesced:
+        it has one slice for each looked-up row, in order, except for the padding row. A table that is not looked up has
+        an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
 
     Raises
     ------
@@ -107,8 +108,8 @@ def value_and_grad(
         fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
         are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
         Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
-        differentiated argument is a Table, a marked array has no floats, or fn does not read a marked array by rows.
-        The message gives the primitive and the line.
+        differentiated argument is a Table, a marked array does not contain floats, or fn does not read a marked array
+        by rows. The message names the primitive and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
@@ -116,8 +117,9 @@ def value_and_grad(
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        The arrays are NumPy's, which record no gradients (use `embedding_grad`). MXNet has no second derivatives and
-        no sparse=. sparse= also does not work with per_sample outside of JAX, or in torch within value_and_grad.
+        The arrays are NumPy arrays, for which no framework records gradients (use `embedding_grad`). MXNet supports
+        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. In torch, a call
+        with sparse= cannot run within another value_and_grad.
 
     Notes
     -----
@@ -384,7 +386,7 @@ class _Call:
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
         """Return the differentiated arguments with new variables and tables.
 
-        Other leaves stay if `keep`, else they become None.
+        Other leaves stay if `keep` is True, else they become None.
         """
         fresh, others = iter(variables), iter(tables)
 
@@ -547,8 +549,8 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """Return the arguments for one sample; `cut` contains the arrays of `data` cut to this sample, of shape (1,
-        ...).
+        """Return the arguments for one sample. `cut` contains the arrays of `data`, each cut to this sample, with the
+        shape (1, ...).
         """
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))

@@ -1,11 +1,11 @@
 """The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
 The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
-value and the gradient have the same bits on every framework, and run on the host unless an enclosing gradient is being
-recorded. SPEC clause 19.
+value and the gradient have the same bits on every framework. The host computes both unless an enclosing gradient is
+being recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, absent, out of range under a trace) stay in their slots, with zeros as
-values, or -inf for "max". Members that do not count change no result, shapes stay static, and the gradient has one
+Members that do not count (padding, masked, absent, out of range under a trace) keep their slots. The values of these
+slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the gradient has one
 slice per occurrence.
 """
 
@@ -81,7 +81,7 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMemb
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
-    """Read a table's rows at ids (n,), and return one row per bag, with the bits of `reduce_bags`.
+    """Read a table's rows at ids (n,), and return one row per bag. The result has the bits of `reduce_bags`.
 
     Compiled kernels add the rows without copying them first. The combiner must be in `LINEAR`, without weights. Traced
     ids that are out of range do not count.
@@ -119,7 +119,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """Return `keep`, or ones if it is None, with 0 for each id that is out of range."""
+    """Return `keep`, or ones if `keep` is None. Each id that is out of range gets 0."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
@@ -134,8 +134,8 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Arr
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return a function that sums bags. Each backend has one function object, since caches of compiled code use it as
-    key.
+    """Return a function that sums bags. Each backend has one function object, because caches of compiled code use the
+    function as a key.
     """
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
         B, table, ids, BagMembers(segments, bags, "sum", keep)
@@ -143,7 +143,7 @@ def _sums_of_rows(B: Backend) -> Callable[..., Array]:
 
 
 def divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
-    """Return the gradient with respect to one member of each bag, shape (bags, *row_shape).
+    """Return the gradient with respect to one member of each bag, an array of shape ``(bags, *row_shape)``.
 
     Bags with weights and the combiner "max" are not supported.
     """
@@ -216,7 +216,7 @@ def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
     """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before x.
 
-    In that case the segments do not ascend.
+    In that case, the segments do not ascend.
     """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments

@@ -53,7 +53,7 @@ def capture(model: Any) -> Capture:
 
     Notes
     -----
-    The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
+    The framework still computes its gradient of the weights, which is dense for sparse=False. Freeze the layer
     (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
     covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came from
     another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
@@ -152,15 +152,15 @@ class Capture:
         self._uses[:] = [use for use in self._uses if _is_pending(use)]
 
     def gradients(self) -> dict[str, Any]:
-        """Return the gradient of each layer's weights, by the layer's name in the model.
+        """Return a dict from each layer's name in the model to the gradient of the layer's weights.
 
         Returns
         -------
         dict of str to IndexedSlices
-            A gradient has one slice for each looked-up row except padding, in the order of the forward passes, not
-            coalesced. A layer that was not used, or that no gradient reached, has an empty gradient. If an output layer
-            used the weights too, the gradient is a dense array. Weights that several layers share have one gradient,
-            under the first layer's name.
+            A gradient is not coalesced: it has one slice for each looked-up row except padding, in the order of the
+            forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an output
+            layer used the weights too, the gradient is a dense array. Weights that several layers share have one
+            gradient, under the first layer's name.
 
         Raises
         ------
@@ -178,17 +178,17 @@ class Capture:
     def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
         """Return each sample's gradient of each layer's weights.
 
-        The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
-        must not depend on other samples, as with batch norm. A capture does not see losses and so cannot check this;
-        `value_and_grad` with per_sample=True can check it. Ids that the batch shares, such as positions or negatives,
-        belong to no sample. Expand such ids to one row per sample before the lookup.
+        The loss must be the sum, not the mean, over the samples of one batch; call `clear` between batches. The loss of
+        a sample must not depend on other samples, which rules out batch norm. A capture does not see the losses, so it
+        cannot check this; `value_and_grad` with per_sample=True can check it. Ids that the batch shares, such as
+        positions or negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------
         sample_axis : int
-            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same
-            weights; 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis. For
-            ids with offsets, the bags are the samples.
+            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
+            For time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis. For ids
+            with offsets, the bags are the samples.
 
         Returns
         -------

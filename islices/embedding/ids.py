@@ -32,7 +32,8 @@ def check_invalid(invalid: object) -> bool:
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if this is impossible.
+    """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if the conversion is
+    impossible.
 
     Floats that are whole numbers are accepted if `Backend.whole_floats` is set; a number beyond int64 raises
     IndexError.
@@ -88,7 +89,7 @@ def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
 def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
     """Raise IndexError for an id that is not a row number. Ids may have any shape; traced ids are not checked.
 
-    If `absent`, negative ids are absent and do not raise.
+    If `absent` is True, negative ids count as absent and raise no error.
     """
     if B.is_traced(ids):
         return
@@ -106,7 +107,7 @@ def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = Fals
 
 
 def flat_ids(B: Backend, ids: Array | None) -> Array | None:
-    """Return ids, or an array with the shape of ids, flattened. None stays None."""
+    """Flatten ids, or an array with the shape of ids. None stays None."""
     if ids is None or len(B.shape(ids)) == 1:
         return ids
     with B.scope():
@@ -114,7 +115,7 @@ def flat_ids(B: Backend, ids: Array | None) -> Array | None:
 
 
 def along_axis(B: Backend, ids: Array, axis: int = 0) -> Array:
-    """Return the position of each id along an axis, flattened: int32, shape (n,)."""
+    """Return the position of each id along an axis, as a flat int32 array of shape (n,)."""
     return modes.run(_along_axis, B, (ids,), axis=axis)
 
 
@@ -144,7 +145,8 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
 
 
 def axis_back(B: Backend, x: Array, axis: int) -> Array:
-    """Return x with its first axis moved to `axis`, the inverse of `axis_first`. The caller enters `Backend.scope`."""
+    """Return x with its first axis moved to `axis`. This function is the inverse of `axis_first`. The caller enters
+    `Backend.scope`."""
     return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
 
 

@@ -1,4 +1,4 @@
-"""Bags of ids: along the last axis, at offsets, with lengths, or in a framework's ragged array.
+"""Bags of ids, which lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
 
 SPEC clause 19. A layout assigns each id to a bag; `islices.embedding.bags` reduces the bags.
 """
@@ -51,7 +51,7 @@ class Ragged(NamedTuple):
     def with_bags(self, bags: Array) -> Any:
         """Return bags (bags, *row_shape) in the structure of the ids without the innermost dimension.
 
-        For a pair the result is the array `bags`.
+        For a pair, the result is the array `bags`.
         """
         return bags if self.parts is None else self.parts.with_bags(bags)
 
@@ -105,7 +105,7 @@ def _check_offsets(starts: Host, n: int | None) -> None:
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
     """Return the bags of ids (n,) that end at `ends`; the first bag starts at 0.
 
-    If `full`, the last bag ends with the last id, so that each id is in a bag.
+    If `full` is True, the last bag ends with the last id, so that each id is in a bag.
     """
     bags = B.shape(ends)
     with B.scope():

@@ -1,4 +1,4 @@
-"""Lookups of a table's rows, single or reduced in bags.
+"""Look up rows of a table, either single rows or bags of rows, which are reduced to one row each.
 
 SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces the bags and
 computes the gradient of the reduction.
@@ -67,23 +67,24 @@ def lookup(
         An array of the table's framework or of NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids may
         be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
         layout=torch.jagged. With a combiner, ids may be a tf.SparseTensor (bags along its last axis). Ids may also be a
-        pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values after the
-        last row are absent, but must be in range.
+        pair of 1-D arrays (values, lengths), which contain the ids row after row, and the number of ids in each row.
+        Values after the last row are absent, but must be in range.
     padding_idx : int, optional
         The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
         has a padding_idx, this number is the default, and any other number raises ValueError.
     mask : boolean array of ids' shape, optional
-        False excludes the row from its bag and makes its gradient zero, even if the row has NaN. Without a combiner the
-        result still contains the row. For ragged ids the mask has the same ragged form, or the shape of the ids'
-        values.
+        Where mask is False, the row does not count in its bag, and its gradient is zero, even if the row contains NaN.
+        Without a combiner the result still contains the row. For ragged ids the mask has the same ragged form, or the
+        shape of the ids' values.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
-        are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
-        weights). sqrtn divides by the square root of that number (weighted: by the root of the sum of the squares).
-        A bag without members gives zeros and no gradient. max sends the gradient to the first of equal members.
+        are the innermost rows of ragged ids. mean divides by the number of members, or with weights by the sum of the
+        weights. sqrtn divides by the square root of the number of members, or with weights by the root of the sum of
+        the squared weights. A bag without members gives zeros and no gradient. The gradient of max goes to the first of
+        equal members.
     weights : array of the table's dtype and ids' shape, optional
-        A factor for each member; factors get a gradient too. "max" accepts no weights. For ragged ids, weights may have
-        the forms that mask may have.
+        A factor for each member. The factors get a gradient too. "max" accepts no weights. For ragged ids, weights may
+        have the forms that mask may have.
     offsets : int32 or int64 array, shape (bags,), optional
         The start of each bag in ids, ascending from 0; ids then has one dimension.
     invalid : {"raise", "drop"}
@@ -95,13 +96,13 @@ def lookup(
     array of the table's framework and dtype
         Rows have shape (*ids.shape, *row_shape); bags have shape (*ids.shape[:-1], *row_shape) or (bags, *row_shape).
         Without a combiner, the rows of ragged ids are ragged in the same form. For a pair of arrays the result is a
-        pair (rows, lengths). For bags of ids with several ragged dimensions the result is a tf.RaggedTensor.
+        pair (rows, lengths). For bags of ids with several ragged dimensions, the result is a tf.RaggedTensor.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
-        raise. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
+        dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code, an id out of range cannot
+        raise an error. The id's row reads as zeros, gets no gradient, and is not a member of a bag.
 
     Examples
     --------
@@ -206,7 +207,7 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 
 
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
-    """Return the table's rows at the ids, or bags of these rows. For an absent id the row is arbitrary.
+    """Return the table's rows at the ids, or bags of these rows. For an absent id, the row is arbitrary.
 
     `bags`, if not None, is (a function that reads bags, the combiner, the segments and the bags of a `BagLayout`).
     """

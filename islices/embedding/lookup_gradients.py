@@ -49,18 +49,18 @@ def embedding_grad(
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     mask : boolean array of ids' shape, optional
-        Where mask is False, upstream counts as zero, even if it is NaN; the slice stays, with zeros.
+        Where mask is False, upstream counts as zero, even if it is NaN. The slice stays and contains zeros.
     scale_by_freq : bool
-        True divides each slice by the number of times that its index occurs in ids (without padding).
+        If True, divide each slice by the number of times that its index occurs in ids. Padding does not count.
     invalid : {"raise", "drop"}
-        "drop" treats negative ids as absent; they get no slice.
+        With "drop", negative ids count as absent and get no slice.
 
     Returns
     -------
     IndexedSlices
-        The slices in order of occurrence, not coalesced. Slices of the padding row and of absent ids are left out;
-        under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the result may
-        share memory with upstream and ids.
+        The slices in order of occurrence. The result is not coalesced. Slices of the padding row and of absent ids are
+        left out; under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the
+        result may share memory with upstream and ids.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def table_gradient(
 ) -> IndexedSlices:
     """Return a lookup's slices without padding and absent ids (-1).
 
-    If `scale_by_freq`, divide each slice by the number of times that its index occurs in the remaining slices.
+    If `scale_by_freq` is True, divide each slice by the number of times that its index occurs in the remaining slices.
     """
     s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
@@ -133,7 +133,8 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an array of shape (1,) with the dtype of `like` that contains -1, an index out of range."""
+    """Return an array with the only element -1, an index out of range. The array has the shape (1,) and the dtype of
+    `like`."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
@@ -182,8 +183,8 @@ def flat_slices(
 ) -> IndexedSlices:
     """Return one slice for each id, in order, with the values of `upstream`, or zeros where mask is False.
 
-    `upstream` has the shape (*ids.shape, *row_shape). If `absent`, negative ids are allowed and keep their slices. Ids
-    for which `present` is 0 become -1.
+    `upstream` has the shape (*ids.shape, *row_shape). If `absent` is True, negative ids are allowed and keep their
+    slices. Ids for which `present` is 0 become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
@@ -212,7 +213,8 @@ def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
 def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
-    """Return one slice for each id, in order. A slice has the row of `upstream` that belongs to the id's bag.
+    """Return one slice for each id, in order. The values of a slice are the row of `upstream` that belongs to the id's
+    bag.
 
     `upstream` has the shape (number of bags, *row_shape). Ids for which `present` is 0 become -1.
     """
@@ -313,7 +315,7 @@ def scale_by_frequency(x: T) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient each row
+        A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient, each row
         occurs once.
 
     Returns
@@ -323,7 +325,8 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        x has a dense array, for which the number of occurrences is unknown, or holds integers. SPEC clause 12.
+        x contains a dense array, for which the number of occurrences is unknown, or x contains integers. SPEC clause
+        12.
 
     Examples
     --------

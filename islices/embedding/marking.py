@@ -1,4 +1,4 @@
-"""The choice of the leaves that get row-sparse gradients, from the argument sparse= of `value_and_grad`.
+"""Choose the leaves that get row-sparse gradients, given the argument sparse= of `value_and_grad`.
 
 SPEC clause 12.
 """
@@ -61,7 +61,7 @@ def marked(
 def pays(sparse: str, reads: int, rows: int) -> bool:
     """Return True if `sparse`, "auto" or "always", marks an array that is read only by rows.
 
-    "always" requires at least one read; "auto" requires at least one read, and fewer rows read than the array has.
+    "always" requires at least one read. "auto" also requires that fewer rows are read than the array has.
     """
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 
@@ -90,7 +90,8 @@ def path_names(tree: Any) -> list[str]:
 def prefix_flags(flags: Any, tree: Any, depth: int = DEEPEST) -> list[Any]:
     """Return one flag per leaf of `tree`.
 
-    `flags` has the containers of `tree`, or one flag in place of a container; otherwise raise ValueError.
+    `flags` has the same containers as `tree`, but may have one flag in place of a container. Otherwise raise
+    ValueError.
     """
     if not depth:
         raise ValueError("too deep")

@@ -53,7 +53,7 @@ class PerSample:
     products : tuple of Product
         The factors ``upstream`` (B, T, rows) and ``inputs`` (B, T, width) of each use of a tied table as an output
         layer. The gradient of sample b is its slices, plus the sum over t of the outer products of upstream[b, t] and
-        inputs[b, t]. For other tables the tuple is empty.
+        inputs[b, t]. For other tables, the tuple is empty.
 
     Notes
     -----
@@ -105,7 +105,7 @@ class PerSample:
 
     @property
     def samples(self) -> Array:
-        """The sample of each slice, shape (n,)."""
+        """The sample of each slice, an array of shape (n,)."""
         return self._part(2)
 
     @property
@@ -155,7 +155,7 @@ class PerSample:
         Returns
         -------
         array, shape (B,)
-            The norms of SPEC clause 7: float64 for float64 values, else float32.
+            The norms as SPEC clause 7 defines them, in float64 for float64 values, else in float32.
         """
         return _norms([self])[2]
 
@@ -169,8 +169,8 @@ class PerSample:
         max_norm : float
             0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
-            A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them
-            zero.
+            The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
+            FloatingPointError, and "zero" makes these values zero.
 
         Returns
         -------
@@ -286,13 +286,14 @@ def per_sample(
     mask : boolean array of ids' shape, optional
         Where mask is False, upstream counts as zero, even if it is NaN.
     invalid : {"raise", "drop"}
-        "drop" treats negative ids as absent; they get no slice.
+        With "drop", negative ids count as absent and get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        For a tied table (num_rows, width), which is also an output layer: the gradient with respect to ``x @ table.T``,
-        and x. These factors store the output layer's part of each sample's gradient; norms and clipping include it.
+        For a tied table (num_rows, width), which is also an output layer. The pair consists of the gradient with
+        respect to ``x @ table.T``, and of x. These factors store the output layer's part of each sample's gradient.
+        Norms and clipping include this part.
     sample_axis : int
-        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). An array with fewer
-        axes has its samples along its last axis. islices never guesses the axis from lengths.
+        The axis of the samples in ids, upstream, mask and product. For time-major ids (L, B), pass 1. An array with
+        fewer axes has its samples along its last axis. islices never guesses the axis from lengths.
 
     Returns
     -------
@@ -377,8 +378,8 @@ def by_sample(
 ) -> PerSample:
     """Return a lookup's slices as a PerSample. The samples lie along an axis of `ids`, unless `given` contains them.
 
-    If `bags`, the last axis of `ids` numbers the members of bags, and cannot be the axis of the samples. `given` is
-    (the sample of each id, an array with one entry per sample).
+    If `bags` is True, the last axis of `ids` numbers the members of bags, and cannot be the axis of the samples.
+    `given` is (the sample of each id, an array with one entry per sample).
     """
     B = s.backend
     if given is not None:
@@ -402,7 +403,8 @@ def with_samples(
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """Return the common number of samples of the parts, or 0 without parts. Raise ValueError if the numbers differ."""
+    """Return the common number of samples of the parts, or 0 if there are no parts. Raise ValueError if the numbers
+    differ."""
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -481,25 +483,26 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Parameters
     ----------
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
-        None is kept.
+        A leaf that is None stays None.
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes the stored values of its sample NaN, raises FloatingPointError, or makes them zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
+        FloatingPointError, and "zero" makes these values zero.
 
     Returns
     -------
     (tree, norms)
-        The clipped tree, and the norms before clipping, shape (B,), as `PerSample.norms` returns them. Samples within
-        max_norm keep their bits.
+        The clipped tree, and the norms before clipping, an array of shape (B,) as `PerSample.norms` returns it. Samples
+        whose norm is at most max_norm keep their bits.
 
     Raises
     ------
     ValueError, TypeError
         max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite="raise" under a trace.
+        differ, or there are no leaves. Or nonfinite is "raise" in traced code.
     FloatingPointError
-        nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
+        nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
     Examples
     --------
@@ -553,7 +556,7 @@ def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
 
     if not isinstance(x, PerSample):
         return scaled(x, steps)
-    # the clip's factor multiplies only x, the smaller factor of a product; zeros replace both factors
+    # clipping multiplies only x, the smaller factor of a product; zeros replace both factors
     whole = finite is None or (E is modes.HOST and finite.all())
     products = tuple(Product(g if whole else scaled(g, []), scaled(inputs, steps)) for g, inputs in x.products)
     return PerSample._trusted(B, (scaled(x.values, steps, x.samples), x.indices, x.samples, products), x.dense_shape)
@@ -571,14 +574,14 @@ def _lifted(x: Any, limit: Limit) -> Any:
 
 
 def _factors(x: PerSample) -> list[Array]:
-    """Return the factors of a tied table, pair after pair."""
+    """Return the factors of a tied table in one list, one pair after the other."""
     return [part for pair in x.products for part in pair]
 
 
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
     """Return (E, float64 norms, rounded norms), with one norm per sample over all leaves together.
 
-    The float64 norms are an array of E. The rounded norms are an array of the leaves' framework, for the user.
+    The float64 norms are an array of E. The rounded norms, which the user gets, are an array of the leaves' framework.
     """
     arrays: list[Array] = []
     measured: list[Matrix] = []

@@ -75,9 +75,9 @@ def host_parts(
 ) -> tuple[Host, Host]:
     """Return (named, rest) in float64: the slices' rows plus their dense part, and the other rows' sums of squares.
 
-    `named` has the shape (k, width), and `rest` (batch,). `sums` are the distinct rows (k, width) of all samples, with
-    duplicates summed. `samples` (ascending) and `rows` contain each row's sample and row number. `products` are the
-    factors, pair after pair.
+    `named` has the shape (k, width), and `rest` has the shape (batch,). `sums` are the distinct rows (k, width) of all
+    samples, with duplicates summed. `samples` (ascending) and `rows` contain each row's sample and row number.
+    `products` are the factors, one pair after the other.
     """
     named = modes.HOST.astype(sums, "float64").copy()
     rest = np.zeros(batch)
@@ -120,7 +120,7 @@ def _squares_but(lefts: Sequence[Host], right: Host, known: Host) -> float:
 def squares(
     B: Backend, sums: Array, samples: Array, rows_named: Array, products: Sequence[Array], *, batch: int, rows: int
 ) -> Array:
-    """Return the sum of squares of each sample's gradient, float64 of shape (batch,), computed with the primitives.
+    """Compute the sum of squares of each sample's gradient with the primitives, as a float64 array of shape (batch,).
 
     `sums` are the distinct rows (k, width) of all samples, with duplicates summed. `samples` and `rows_named` (int64)
     contain each row's sample and row number. An empty slot has the sample ``batch``.
@@ -156,7 +156,8 @@ def _number(B: Backend, value: int, like: Array) -> Array:
 
 
 def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
-    """Return the rows from start to start + size of each sample's dense part, float64 of shape (b, size, width)."""
+    """Return rows of each sample's dense part, from start to start + size, as a float64 array of shape (b, size,
+    width)."""
     total = None
     for g, x in zip(products[::2], products[1::2], strict=True):
         b, t, rows = B.shape(g)
@@ -170,7 +171,8 @@ def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Arra
 
 # ---------------------------------------------------------------------- dense arrays
 def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
-    """Return the sum of all samples' dense parts, (rows, width), computed in float64 by blocks and rounded once."""
+    """Return the sum of all samples' dense parts, an array of shape (rows, width). Blocks are computed in float64 and
+    rounded once."""
     together = [B.reshape(x, (1, size_of(B.shape(x)[:2]), B.shape(x)[2])) for x in products]
     rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
     assert rows is not None
@@ -186,7 +188,8 @@ def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
 
 
 def dense_terms(B: Backend, *products: Array, dtype: str) -> Array:
-    """Return the dense part of each sample, shape (B, rows, width), computed in float64 and rounded once."""
+    """Compute the dense part of each sample in float64, and round it once. The result has the shape (B, rows,
+    width)."""
     rows = B.shape(products[0])[2]
     assert rows is not None
     return B.astype(_block(B, products, 0, rows), dtype)

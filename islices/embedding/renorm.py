@@ -1,4 +1,4 @@
-"""Limits on the norms of a table's rows. torch and TensorFlow call this max_norm.
+"""Limit the norms of a table's rows, as the argument max_norm of torch's and TensorFlow's lookups does.
 
 SPEC clause 12.
 """
@@ -28,21 +28,23 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
         The rows to scale. A row is scaled once, however often it occurs in ids.
     max_norm : float
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes its row NaN, raises FloatingPointError, or makes the row zero.
+        The effect of a NaN or infinite norm: "propagate" makes its row NaN, "raise" raises FloatingPointError, and
+        "zero" makes the row zero.
 
     Returns
     -------
     same type as table
         The table with scaled rows; use the result instead of the argument. JAX arrays and tf.Tensors cannot change, so
-        the result is a copy if a row may change. All other tables change in place, unless the call raises. No gradient
-        is recorded.
+        the result is a copy if a row may change. All other tables change in place, unless the call raises an error. No
+        gradient is recorded.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         dtypes, ids or max_norm do not fit.
     FloatingPointError
-        nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
+        nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
+        instead.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Table: a parameter with a row-sparse gradient.
+"""The class Table, a parameter with a row-sparse gradient.
 
 While a gradient is computed, only `islices.embedding.lookup.lookup` reads a table, so the gradient stays sparse. In
 JAX, `Table.weights` also reads a table, and makes the gradient dense. SPEC clause 12.
@@ -17,7 +17,7 @@ from islices.embedding.lookup_gradients import resolve_padding_idx
 
 
 class Table:
-    """A row-sparse parameter: its gradient is an `IndexedSlices`.
+    """A parameter whose gradient is an `IndexedSlices`.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ class Table:
     padding_idx : int, optional
         The row that gets no gradient; a negative number counts from the end.
     scale_by_freq : bool
-        True: `value_and_grad` divides each slice of the gradient by the number of times that its row occurs in the
-        lookup (without padding). The framework's autograd, called directly, does not divide.
+        If True, `value_and_grad` divides each slice of the gradient by the number of times that its row occurs in the
+        lookup. Padding does not count. The framework's autograd, called directly, does not divide.
 
     Raises
     ------
@@ -91,7 +91,8 @@ class Table:
     def weights(self) -> Array:
         """The whole table as an array.
 
-        While a gradient is computed, only JAX allows this, and the gradient is dense; other frameworks raise TypeError.
+        While a gradient is computed, only JAX allows a program to read this attribute, and the gradient becomes dense.
+        With other frameworks, reading the attribute then raises TypeError.
         """
         recorder = self._source.recorder
         if recorder is not None:

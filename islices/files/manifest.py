@@ -1,4 +1,4 @@
-"""The manifest, which describes a file's tree: `Contents` makes it, and `read_manifest` reads it.
+"""The manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest` reads one.
 
 A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
 dtype, shape and SHA-256. The whole manifest is checked before any data are read. May import: `numpy`, the core.
@@ -30,7 +30,7 @@ from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing
 
 #: The version of the manifest. A reader raises for versions that it does not know.
 VERSION = 1
-#: The greatest length of an array's name. Names are only labels, because the manifest's tree has the whole keys.
+#: The greatest length of an array's name. Names are only labels, because the manifest contains the complete keys.
 LABEL = 200
 Path = tuple[str | int, ...]
 
@@ -88,7 +88,7 @@ class Contents:
             raise TypeError(
                 f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
             )
-        shape = tuple(int(n or 0) for n in backend.shape(x))  # all are known
+        shape = tuple(int(n or 0) for n in backend.shape(x))  # all dimensions are known
         name = self.name(path, part)
         self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))
         return name
@@ -96,7 +96,7 @@ class Contents:
     def name(self, path: Path, part: str) -> str:
         """Return a unique, printable label for an array: the array's path in the tree.
 
-        Programs that unpack a file may use the labels as file names: such files stay in the folder.
+        Programs that unpack a file may use the labels as file names, because no label leads out of the folder.
         """
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
@@ -123,7 +123,7 @@ class Contents:
 def check_metadata(metadata: Any) -> dict[str, str]:
     """Return the caller's metadata, or {} for None.
 
-    Raise TypeError or ValueError for metadata that no file can store.
+    Raise TypeError or ValueError for metadata that a file cannot store.
     """
     if metadata is None:
         return {}
@@ -181,8 +181,8 @@ class Giver:
         self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
-        """Return the framework's array for one element of the dtype, or raise TypeError. JAX without x64 stores int64
-        as int32."""
+        """Convert one element of the dtype, to show in which dtype the framework stores it. For example, JAX without
+        x64 stores int64 as int32. Raise TypeError if the framework lacks the dtype."""
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
@@ -191,12 +191,12 @@ class Giver:
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
     def _uint16(self, host: Host) -> Array:
-        """Return an array of the numbers of a uint16 array. The usual conversion would not work, because adapters treat
-        a uint16 array as the bits of bfloat16."""
+        """Convert a uint16 array that contains numbers. The usual conversion would not work, because adapters treat a
+        uint16 array as the bits of bfloat16."""
         return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
     def put(self, host: Host, dtype: str) -> Array:
-        """Return `host` as the framework's array of a dtype, over the same memory if possible."""
+        """Convert a host array to the framework's array of a dtype. The arrays share memory if possible."""
         if dtype == "uint16":
             return self._uint16(host)
         like = self.like[dtype]
@@ -214,7 +214,7 @@ class Giver:
         indices, shape = self.archive.read(leaf.indices), leaf.dense_shape
         try:
             check_indices(HOST, indices, shape[0], coalesced=leaf.coalesced, argument=repr(leaf.indices.name))
-        except IndexError as error:  # the invalid index is the file's, not the caller's
+        except IndexError as error:  # the invalid index comes from the file, not from the caller
             raise ValueError(str(error)) from None
         held = self.put(indices, leaf.indices.dtype)
         return IndexedSlices._trusted(self.target, self.load(leaf.values), held, shape, coalesced=leaf.coalesced)

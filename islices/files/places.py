@@ -21,7 +21,7 @@ ABANDONED = 3600.0
 
 
 def path_text(path: Any, argument: str) -> str:
-    """Return a path as a text; raise TypeError for any other object."""
+    """Convert a path to a str; raise TypeError for any other object."""
     try:
         return os.fsdecode(path)
     except TypeError:
@@ -29,7 +29,7 @@ def path_text(path: Any, argument: str) -> str:
 
 
 def file_name(path: Any) -> str:
-    """Return a path as a text; raise TypeError or ValueError unless the name ends in .safetensors."""
+    """Convert the path of a .safetensors file to a str. Raise TypeError or ValueError for any other object or name."""
     name = path_text(path, "path")
     if "\0" in name:
         raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
@@ -41,7 +41,7 @@ def file_name(path: Any) -> str:
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
     """Open a .safetensors file of islices or, if `foreign` is True, of any program; the context gives the `Archive`.
-    Raise ValueError or OSError for other files."""
+    Raise ValueError for any other file, and OSError if the system cannot open the file."""
     name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
@@ -64,8 +64,8 @@ def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file for the caller to write. At the end of the context, the new file is synced to
     disk and replaces the file at `path`, with the permissions of the old file.
 
-    The function also removes files that killed calls for the same `path` left behind, unless someone has written to
-    them in the last `ABANDONED` seconds.
+    A call that was killed leaves its file behind. The function also removes such files for the same `path`, if nobody
+    has written to them in the last `ABANDONED` seconds.
     """
     target = os.path.realpath(path)  # a symbolic link stays, as it would with open
     mode = _mode_of(target)
@@ -124,7 +124,7 @@ def _mode_of(target: str) -> int | None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Sync the folder, if the system can, so that a rename in the folder is on the disk."""
+    """Sync the folder, if the system supports this, so that a rename in the folder reaches the disk."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,9 +1,9 @@
 """Named arrays in a .safetensors file. This module writes the file, and the library safetensors reads it.
 
-Reading does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes, before
-either allocates arrays. Neither unpickles or evaluates a byte. Every fault of a file raises ValueError. The extra `io`
-installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`, `ml_dtypes`,
-`islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
+The reader does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes,
+before either allocates arrays. Neither of them unpickles or evaluates any data. Every fault in a file raises
+ValueError. The extra `io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`,
+`ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def named(subject: str) -> Iterator[None]:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Parse JSON. Raise ValueError for invalid or too deeply nested JSON, and for repeated keys, NaN and infinities, on
-    which readers disagree."""
+    """Parse JSON. Raise ValueError for invalid or too deeply nested JSON. Also raise ValueError for repeated keys, NaN
+    and infinities, because readers of JSON disagree on them."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -163,8 +163,8 @@ class Archive:
         return ArrayEntry(name, DTYPE_OF[tag], shape)
 
     def read(self, array: ArrayEntry) -> Host:
-        """Read an array into writable memory, bfloat16 as uint16. Raise ValueError for damaged data, such as data with
-        another SHA-256."""
+        """Read an array into writable memory; uint16 stores the bits of bfloat16. Raise ValueError for damaged data,
+        such as data with a wrong SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)
         except _library().SafetensorError as error:

@@ -1,8 +1,8 @@
-"""Define `save` and `load` for trees of sparse gradients, dense arrays and tables, in one file with the same form for
-every framework.
+"""Define `save` and `load`, which store a tree of sparse gradients, dense arrays and tables in one file. The file has
+the same form for every framework.
 
-A file is a plain .safetensors of named arrays, which other programs can read. The file also has two texts: the
-*manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest has each array's
+A file is a plain .safetensors file of named arrays, which other programs can read. The file also has two texts: the
+*manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest contains each array's
 dtype, shape and digest, so that `load` detects every change of the file. SPEC clause 21.
 """
 
@@ -40,9 +40,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     path : str or path
         The file's name, which ends in .safetensors. An existing file is replaced in one step, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and contain integers of 8 to 64
-        bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of dict
-        as dicts.
+        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and may contain integers of 8
+        to 64 bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of
+        dict as dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
@@ -54,7 +54,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     ModuleNotFoundError
         The extra is missing: ``pip install "islices[io]"``.
     OSError
-        The system cannot write the file. An old file remains.
+        The system cannot write the file. A file that already exists at the path stays as it is.
 
     Notes
     -----
@@ -82,7 +82,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
 
 # ---------------------------------------------------------------------- load
 def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", foreign: bool = False) -> Any:
-    """Read a file that `save` wrote, into any framework.
+    """Read a file that `save` wrote, and return its tree with the arrays of any framework.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     backend : str or Backend
         The backend of the loaded arrays.
     foreign : bool
-        True also reads files of other programs (`safetensors.torch.save_file`), and returns {name: dense array}. For
-        files of islices the argument has no effect.
+        If True, also read files of other programs, such as those of `safetensors.torch.save_file`, and return {name:
+        dense array} for them. For files of islices, the argument has no effect.
 
     Returns
     -------
@@ -106,15 +106,15 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     ValueError
         The file is truncated, damaged, hostile, of a newer version, or foreign; the message names the file.
     TypeError, IndexError
-        The framework does not have a dtype of the file: bfloat16 in NumPy without ml_dtypes, float64 in JAX without
+        The framework lacks a dtype of the file, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
         jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
     -----
     Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated. In a
-    file of islices, every array is compared with its SHA-256, and indices are checked like those of any slices. Loading
-    needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs memory
-    for one more array at a time. SPEC clause 21.
+    file of islices, every array is compared with its SHA-256, and indices are checked as in any sparse gradient.
+    Loading needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs
+    memory for one more array at a time. SPEC clause 21.
 
     Examples
     --------
@@ -145,8 +145,8 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     Returns
     -------
     Header
-        The attributes are ``metadata`` (for a foreign file, all texts of the file); ``arrays``, {name: (dtype, shape)};
-        and ``own``, True for a file of islices.
+        The attribute ``metadata`` contains the caller's texts, or all texts of a foreign file. ``arrays`` is a dict
+        {name: (dtype, shape)}, and ``own`` is True for a file of islices.
 
     Raises
     ------

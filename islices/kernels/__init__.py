@@ -1,8 +1,8 @@
-"""Compiled kernels on host memory: the same bits as NumPy, faster.
+"""Compiled kernels on host memory, which compute the same bits as NumPy, but faster.
 
 This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. islices
-imports numba (the extra ``fast``) once kernels would save more time than the import takes. Without numba everything
-works in NumPy. SPEC clause 20.
+imports numba (the extra ``fast``) once kernels would save more time than the import takes. Without numba, NumPy
+computes everything. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def use_kernels(on: bool) -> Iterator[None]:
     Parameters
     ----------
     on : bool
-        True, the default, needs numba: ``pip install "islices[fast]"``. With False, or without numba, the host
-        computes the same bits with NumPy, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to
-        False. Importing numba takes most of a second. By default islices imports numba for the first traced call, or
-        once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1, islices imports
-        numba for the first call.
+        True, the default, chooses compiled kernels, which need numba (``pip install "islices[fast]"``). With False, or
+        without numba, NumPy computes the same bits, but more slowly. The environment variable ISLICES_KERNELS=0 sets
+        the default to False. Importing numba takes most of a second. By default islices imports numba for the first
+        traced call, or once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1,
+        islices imports numba for the first call.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""Compilation of plain Python functions to machine code.
+"""Compile plain Python functions to machine code.
 
 The machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled from a
-*template*, a function of arrays, and a signature of types. A template is a closure. The parts that differ between
-kernels (the widening of a 16-bit float, an optimizer's rule) are variables of its enclosing scope. Kernels release the
-GIL, raise no exceptions and start no threads; `islices.kernels.threads` runs a kernel in several threads. May import:
-`numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
+*template*, which is a function of arrays, and from a signature of types. A template is a closure. The parts that differ
+between kernels (the widening of a 16-bit float, an optimizer's rule) are variables of its enclosing scope. Kernels
+release the GIL, raise no exceptions and start no threads; `islices.kernels.threads` runs a kernel in several threads.
+May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
         number = ir.IntType(32)
         kinds = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kinds)
-        builder.call(function, [place, number(0), number(3), number(1)])  # to read, to keep, data
+        builder.call(function, [place, number(0), number(3), number(1)])  # for reading, to keep in the caches, as data
         return context.get_dummy_value()
 
     return types.void(array, row, column), generate
@@ -93,12 +93,14 @@ def scalar(dtype: Any) -> Any:
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a contiguous array of one axis. With `readonly`, the type accepts read-only arrays too."""
+    """Return numba's type of a contiguous array of one axis. If `readonly` is True, the type accepts read-only arrays
+    too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return numba's type of a C-ordered array of two axes. With `readonly`, the type accepts read-only arrays too."""
+    """Return numba's type of a C-ordered array of two axes. If `readonly` is True, the type accepts read-only arrays
+    too."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 

@@ -3,8 +3,8 @@
 numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
 These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. The module
 replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
-value. numba handles all other calls, with the same result. Other calls are calls of functions without source, with
-several returns or with nested scopes, and calls in expressions that are not always evaluated. A function called in an
+value. numba handles all other calls, with the same result. These are calls of functions without source, with several
+returns or with nested scopes, and calls in expressions that are not always evaluated. A function called in an
 expression runs before the rest of the statement, so it must not change variables that the rest reads. May import:
 `islices.core.locks`.
 """
@@ -53,7 +53,7 @@ def expand(
 
     `inlined` returns the Python function of an inlined function, else None. Names whose value is a bool are flags:
     branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
-    `constants` has the values of all other parameters. A function that cannot be rewritten is returned unchanged.
+    `constants` contains the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
         definition = _definition(function)
@@ -86,8 +86,8 @@ def has_source(function: Callable[..., Any]) -> bool:
 
 
 class _Writer:
-    """The state of one rewriting of a function. `globals` has the global names used so far, and `own` the local
-    names."""
+    """The state of one rewriting of a function. `globals` contains the global names used so far, and `own` contains the
+    local names."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
@@ -222,7 +222,7 @@ class _Names(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
-        """Return a return statement without the None items of its tuple, which stand for absent states of a rule."""
+        """Remove the None items from the tuple of a return statement. Such items stand for absent states of a rule."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Tuple):
             node.value.elts = [x for x in node.value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
@@ -244,7 +244,7 @@ def _ends_once(definition: Definition) -> bool:
 def _definition(function: FunctionType) -> Definition | None:
     """Return the parts of a function's source, or None if the source is missing or differs from the code.
 
-    Return None too if the function has positional-only, keyword-only or variadic parameters.
+    Also return None if the function has positional-only, keyword-only or variadic parameters.
     """
     code = function.__code__
     if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):

@@ -1,4 +1,4 @@
-"""Sums of the rows with the same index, left to right in order of occurrence (SPEC clause 3).
+"""Sum the rows with the same index, from left to right in order of occurrence (SPEC clause 3).
 
 Each row is summed by one thread, in the memory of the result. 16-bit rows are summed in a float32 buffer and rounded
 once. May import: `numpy`, this folder.
@@ -40,7 +40,7 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
     def term(x, factor):
         """Return a stored number in the dtype of sums.
 
-        If `scaled`, first multiply the number by the factor, and round the product to the stored dtype.
+        If `scaled` is True, first multiply the number by the factor, and round the product to the stored dtype.
         """
         y = load(x)
         if scaled:

@@ -1,6 +1,6 @@
 """Grouping of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-The cost is proportional to the number of slots for any indices. The function needs at most 24 bytes of memory per slot,
+The cost is proportional to the number of slots for any indices. Grouping needs at most 24 bytes of memory per slot,
 including the result. SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
 """
 
@@ -25,7 +25,7 @@ def _group(indices, order, starts, ids):
     If an index is negative or too large to pack, write nothing and return -1. The arrays are `indices` (n,), `order`
     (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. The function writes the positions
     to `order`, sorted by index and then by position. The function writes the start of each distinct index's run in
-    `order` to `starts`, with n after the last start, and the distinct indices, ascending, to `ids`.
+    `order` to `starts`, followed by n. The function writes the distinct indices, in ascending order, to `ids`.
     """
     n = len(indices)
     if n == 0:

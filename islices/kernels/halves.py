@@ -1,9 +1,9 @@
-"""Conversions of 16-bit floats between bit patterns and float32; numba has no 16-bit floats.
+"""Conversions of 16-bit floats between bit patterns and float32, because numba has no 16-bit floats.
 
 Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
 `store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents
-would produce subnormal numbers, which some threads flush to zero. These functions produce no subnormal numbers, and
-contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
+would produce subnormal numbers, which some threads flush to zero. So the functions of this module avoid subnormal
+numbers. The functions contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
 `islices.kernels.compiling`.
 """
 

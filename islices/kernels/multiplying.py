@@ -1,4 +1,4 @@
-"""Multiplication and division of values by numbers, the second pass of clipping. SPEC clauses 6, 10 and 18.
+"""Multiplication and division of values by numbers, which is the second pass of clipping. SPEC clauses 6, 10 and 18.
 
 May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.halves`.
 """

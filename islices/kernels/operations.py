@@ -77,7 +77,7 @@ def _as_values(rows: Host, like: Host) -> Host:
 
 
 def _places(ids: Host) -> Host:
-    """Return int32 or int64 row numbers, none of them negative, as uint64, the type that kernels use."""
+    """Convert int32 or int64 row numbers, none of which is negative, to uint64, the type that kernels use."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
@@ -94,7 +94,7 @@ def is_packed(indices: Host, rows: int | None) -> bool:
 
 # ---------------------------------------------------------------------- sharing work
 class Task(NamedTuple):
-    """Work on `rows` rows: calls of work(*given, first, last), each for a part of the rows."""
+    """Work on `rows` rows, which consists of calls ``work(*given, first, last)``, each for a part of the rows."""
 
     work: Callable[..., None]
     given: tuple[Any, ...]
@@ -110,7 +110,7 @@ class Task(NamedTuple):
 
 
 def run_tasks(tasks: Sequence[Task]) -> None:
-    """Run the tasks in up to `get_num_threads` threads, divided into parts of about equal work."""
+    """Divide the tasks into parts of about equal work, and run the parts in up to `get_num_threads` threads."""
     size = 0
     for task in tasks:
         size += task.size
@@ -150,8 +150,9 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 def group(indices: Host) -> Groups | None:
     """Return (order, ids, starts), or None if an index is negative or too large to pack.
 
-    `order` has the positions, sorted stably by index; `ids` has the distinct indices, ascending. `starts` has the start
-    of each distinct index's run in `order`, and the end of the last run. `order` and `starts` are unsigned.
+    `order` contains the positions, sorted stably by index. `ids` contains the distinct indices in ascending order.
+    `starts` contains the start of each distinct index's run in `order`, and the end of the last run. `order` and
+    `starts` are unsigned.
     """
     n = len(indices)
     if n >= FEWEST and (known := kept_groups(indices)) is not None:
@@ -216,7 +217,7 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
     """Return, for each bag, the sum of the table's rows at the bag's ids, added left to right. A bag without ids gets
     zeros.
 
-    `segments` has the bag of each id, ascending. `ids` and `segments` must be in range.
+    `segments` contains the bag of each id, in ascending order. `ids` and `segments` must be in range.
     """
     rows, name = _rows(table)
     starts, named = np.empty(len(segments) + 1, np.uint64), np.empty(bags, np.uint64)
@@ -232,8 +233,8 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
     """Return (sums, ids) of slices in new aligned memory, with ascending ids.
 
-    Return None if `loose` (the indices may be out of range), or if the indices cannot be grouped. For few slices, None
-    also means that an index is out of range.
+    Return None if `loose` is True, because the indices may then be out of range. Also return None if the indices cannot
+    be grouped. For few slices, None also means that an index is out of range.
     """
     if loose:
         return None
@@ -272,9 +273,9 @@ def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] 
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
-    """Return a dense array of a shape: each row has the sum of its slices, or zeros.
+    """Return a dense array of this shape. Each row contains the sum of its slices, or zeros.
 
-    Return None if `loose`, if the indices cannot be grouped, or if one is out of range.
+    Return None if `loose` is True, if the indices cannot be grouped, or if an index is out of range.
     """
     groups = None if loose else group(indices)
     if groups is None:
@@ -312,8 +313,8 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
     """Return the sum of the terms of a norm of order 1 or 2 over leaves, as limbs (see `islices.kernels.totals`).
 
-    A leaf is (values, order, starts), whose duplicates are summed first, or (values, None, None) without duplicates.
-    The limbs also count the terms that may have dropped bits.
+    A leaf is (values, order, starts) if duplicates must be summed first, else (values, None, None). The limbs also
+    count the terms that may have dropped bits.
     """
     narrow: list[Host] = []
     wide: list[Host] = []
@@ -335,7 +336,7 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
-    """Add the terms of a part to bins that no other thread is using. `free` has the unused bins."""
+    """Add the terms of a part to bins that no other thread is using. `free` contains the unused bins."""
     try:
         bins = free.pop()
     except IndexError:
@@ -346,7 +347,8 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
 
 # ---------------------------------------------------------------------- values times numbers
 def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
-    """Return values in new memory, multiplied ("mul") or divided ("div") by one or two numbers in order."""
+    """Multiply ("mul") or divide ("div") values by one or two numbers, in order, and return the result in new
+    memory."""
     rows, name = _rows(values)
     into, size = empty(values.shape, rows.dtype), rows.size
     (first, c), (last, d) = steps[0], steps[-1]

@@ -39,7 +39,7 @@ def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
 
 
 def kept_groups(indices: Host) -> Groups | None:
-    """Return the kept groups of equal indices, or None if there are none.
+    """Return the kept groups of an array with the same contents as `indices`, or None if there are none.
 
     The cache drops the returned groups, because the caller may pass their arrays on to the user.
     """

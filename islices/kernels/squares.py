@@ -54,7 +54,7 @@ cut, power_of_two = inline(_cut), inline(_power_of_two)
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel that adds the terms of an array to bins, for a dtype and a norm's order 1 or 2.
 
-    If `exact`, the kernel adds uncut terms to limbs instead of bins.
+    If `exact` is True, the kernel adds uncut terms to limbs instead of bins.
     """
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.half, BINS[dtype]
@@ -195,7 +195,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     add_bins, round_sum, count_of_bins = add_bins_kernel(), round_kernel(), BINS[dtype]
 
     def norm(values, indices):
-        """Return the norm of a few rows, after summing rows with the same index; without indices, sum no rows.
+        """Return the norm of a few rows. Rows with the same index are summed first, unless there are no indices.
 
         Return -1 if the indices cannot be grouped, or if the rounding of the norm is undecided.
         """

@@ -1,7 +1,7 @@
 """A pool of threads that run one kernel together; kernels release the GIL.
 
 numba's threading layers are not suitable: one kills forked children, another aborts when two threads call it at once.
-In this pool the calling thread works too and waits only for parts that have begun. A busy pool therefore makes a call
+In this pool, the calling thread works too, and waits only for parts that have begun. A busy pool therefore makes a call
 slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads would
 compete with the pool's; `share` makes kernels run in the framework's threads instead. Results do not depend on the
 number of threads, since no two parts write the same memory. May import: `islices.core.locks`.
@@ -141,7 +141,7 @@ def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """Call `work(*part)` for every part, in up to `get_num_threads` threads. `work` must not raise."""
+    """Call `work(*part)` for every part, in up to `get_num_threads` threads. `work` must not raise an error."""
     listed = list(parts)
     todo = iter(listed)  # all threads share this iterator, so that each part runs once
 

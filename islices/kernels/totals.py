@@ -1,9 +1,9 @@
 """The sum of the bins that `islices.kernels.squares` fills, rounded once to float64 (SPEC clause 7).
 
-The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of
-the sum are then rounded, if the dropped parts of terms cannot change the result; otherwise the result is undecided.
-Python's integers would give the same result, but this machine code also runs without Python. May import: `numpy`,
-`islices.kernels.compiling`.
+The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of the
+sum are then rounded, if the dropped parts of terms cannot change the result; otherwise the result is undecided.
+Python's integers would give the same result, but the machine code of this module also runs without Python. May import:
+`numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from islices.kernels.compiling import INTEGER, ONE, Kernel, compile_kernel, inli
 Host = np.ndarray[Any, Any]
 #: the number of bits between 1 and a term's first cut, and between the two cuts
 CUT = 48
-#: The exponents of the lowest bit, that of the smallest square of a float64, and of the highest, that of a sum of 2^63
-#: of the largest squares. After the limbs come two flags, for an infinity and for a NaN, and the number of terms that
-#: may have dropped a part.
+#: The exponents of the lowest and of the highest bit of the sum. The smallest square of a float64 has the lowest bit; a
+#: sum of 2^63 of the largest squares has the highest bit. After the limbs come two flags, for an infinity and for a
+#: NaN, and the number of terms that may have dropped a part.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
-#: the number of rows of four limbs that hold them
+#: the number of rows of four limbs that contain all limbs
 EXACT = LIMBS // 4 + 1
 LOW = 0xFFFFFFFF
 
@@ -134,7 +134,7 @@ def round_kernel() -> Kernel:
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
     """Return the sum of bins of one shape, as limbs.
 
-    The sum does not depend on the division of the work.
+    The sum does not depend on how the work was divided.
     """
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:

@@ -1,4 +1,4 @@
-"""Updates of a table's rows in place, by a scatter (add, multiply ...) or by one step of an optimizer.
+"""Update a table's rows in place, by a scatter (add, multiply and so on) or by one step of an optimizer.
 
 One thread reads, changes and writes each row, with all slots of the row at once. A step sums a row's slots immediately
 before the rule reads the sum, and never stores the sums of all rows together. The rules are the functions of
@@ -178,7 +178,7 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     """Return the kernel of an optimizer's step on the rows that slices contain, for the dtypes of the table and the
     gradient.
 
-    If `scaled`, the kernel multiplies values by the last of its numbers.
+    If `scaled` is True, the kernel multiplies values by the last of its numbers.
     """
     form, wide_type = FORMATS[table], FORMATS[table].wide.type
     read, write, line = form.load, form.store, 64 // form.stored.itemsize
@@ -210,8 +210,8 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     def step(values, order, starts, ids, table, state, numbers, first, last):
         """Update table[ids[r]] and the states' rows ids[r] by an optimizer's step, for first <= r < last.
 
-        The gradient of a row is the sum of the rows of values at order[starts[r]:starts[r + 1]]. If `scaled`, these
-        rows are first multiplied by the number that follows the rule's numbers.
+        The gradient of a row is the sum of the rows of values at order[starts[r]:starts[r + 1]]. If `scaled` is True,
+        these rows are first multiplied by the number that follows the rule's numbers.
         """
         width = np.uint64(values.shape[1])
         n = as_tuple(numbers, count)

@@ -1,6 +1,6 @@
-"""Clips of gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
+"""Functions that clip gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
 
-SPEC clauses 9 to 11. For the clip by the norm of a whole tree see `islices.norms.global_norms`.
+SPEC clauses 9 to 11. For clipping by the norm of a whole tree, see `islices.norms.global_norms`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
         For sparse gradients lo <= 0 <= hi is required, because absent rows are zeros. Bounds are rounded to the values'
         dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. With the other names stored values
-        are clipped without summing duplicates, as in those frameworks.
+        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. With the other names, stored values
+        are clipped without summing duplicates, as those frameworks do.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ValueError
         lo > hi, a bound is NaN, or the bounds would change absent rows. SPEC clause 9.
     TypeError
-        A bound is not a real number or a 0-d array of the framework; or x holds integers, and a bound is neither an
+        A bound is not a real number or a 0-d array of the framework; or x contains integers, and a bound is neither an
         int nor infinite.
 
     Examples
@@ -152,9 +152,10 @@ def clip_by_norm(
     semantics : {"islices", "tensorflow", "keras"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        axes, only the values of that norm change. With "propagate" and semantics "tensorflow" or "keras", the
-        framework's formula gives the values; an infinite norm gives zeros for finite values.
+        The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
+        FloatingPointError, and "zero" makes all values zero. With axes, only the values that belong to that norm
+        change. With "propagate" and semantics "tensorflow" or "keras", the framework's formula decides: an infinite
+        norm makes finite values zero.
 
     Returns
     -------
@@ -166,10 +167,10 @@ def clip_by_norm(
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, axes do not exist, semantics or nonfinite is unknown, or nonfinite="raise" under a
-        trace.
+        max_norm is negative or NaN, axes do not exist, semantics or nonfinite is unknown, or nonfinite is "raise" in
+        traced code.
     FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite.
+        nonfinite is "raise", and the norm is NaN or infinite.
 
     Notes
     -----
@@ -213,8 +214,8 @@ def clip_leaves(
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
     """Return a function that clips an accepted leaf by a norm.
 
-    The function scales by numbers if the norm is known, and by arrays under a trace. `clipping_by` itself raises the
-    errors of `refuse_nonfinite`.
+    If the norm is known, the returned function scales by numbers; under a trace it scales by arrays. The errors of
+    `refuse_nonfinite` come from `clipping_by` itself.
     """
     E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
@@ -323,20 +324,22 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     max_norm : float
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes the stored values of its row NaN, raises FloatingPointError, or makes them zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "raise" raises
+        FloatingPointError, and "zero" makes these values zero.
 
     Returns
     -------
     same type as x
-        Slices are not coalesced; each is multiplied by the factor of its row. Rows within max_norm keep their bits.
-        SPEC clause 10.
+        Slices are not coalesced; each slice is multiplied by the factor of its row. Rows whose norm is at most max_norm
+        keep their bits. SPEC clause 10.
 
     Raises
     ------
     ValueError, TypeError
-        max_norm is not a number >= 0, or x holds integers or is 0-d.
+        max_norm is not a number >= 0, or x contains integers or is 0-d.
     FloatingPointError
-        nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
+        nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
+        instead.
 
     Examples
     --------

@@ -8,7 +8,7 @@ primitives and attached norms, so derivatives of every order are those of the fo
 norm's dtype, because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 
 To attach another norm or scale, describe with a `Member` how the slots of a leaf contribute to norms. (`of_leaf`
-describes one norm of all elements.) Pass the norms, shape (k,), to `attach_norms`, and the scaled values to
+describes one norm of all elements.) Pass the norms, an array of shape (k,), to `attach_norms`, and the scaled values to
 `attach_scaled`. A norm of another order needs one more case in `_direction`. A function is an operation, or a part of
 one (see `islices.core.modes`), if its name starts with an underscore and its first argument is ``B``. May import: the
 core below `islices.norms.norm`.
@@ -29,7 +29,7 @@ from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
-    """The static part of a `Member`: how the slots of a leaf contribute to norms."""
+    """The static part of a `Member`, which describes how the slots of a leaf contribute to norms."""
 
     #: True: one norm for each distinct row (each entry along axis 0 of a dense array); False: one norm of all elements
     by_row: bool = False
@@ -47,7 +47,8 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return the `Member` of an accepted leaf for a norm over all elements. If `raw`, duplicates are not summed."""
+    """Return the `Member` of an accepted leaf for a norm over all elements. If `raw` is True, duplicates are not
+    summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout(), leaf)
     layout = Layout(False, not raw and not leaf.coalesced, leaf.dense_shape[0])
@@ -85,7 +86,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     members : sequence of Member
         All leaves that contribute to the norms; the leaves belong to one framework.
     ord : float
-        1, 2 or inf. 1 and inf are supported only for one norm of all elements.
+        The order 1, 2 or inf. The orders 1 and inf are supported only for one norm of all elements.
 
     Returns
     -------
@@ -279,7 +280,7 @@ def _distinct(
     """Return (rows, place, valid). `rows` are the rows from which norms are computed, in x's dtype, with duplicates
     summed if the layout says so.
 
-    `place` has the position of each slot's row in `rows`; None means that slot k has row k. `valid` is the mask of
+    `place` contains the position of each slot's row in `rows`; None means that slot k has row k. `valid` is the mask of
     slots that are not empty; None means that no slot is empty.
     """
     if not keys:
@@ -309,7 +310,8 @@ def _spread(B: Backend, c: Array, x: Array, by_row: bool = False, keys: tuple[Ar
 
 
 def _gathered(B: Backend, x: Array, count: int | None, by_row: bool = False, keys: tuple[Array, ...] = ()) -> Array:
-    """Return for each norm the sum of those elements of x that belong to the norm, shape (k,)."""
+    """Return an array of shape (k,) that contains, for each norm, the sum of the elements of x that belong to the
+    norm."""
     if not by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))

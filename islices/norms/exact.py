@@ -8,9 +8,9 @@ midpoint of two float64 numbers. In that case `_finish` finds the sign of the ex
 few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
-rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a float32
-is exact in float64; a float64 is first cut in two halves whose products are exact. `_finish` cuts the halves as in
-T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
+rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
+of a float32 is exact in float64; a float64 is first cut into two halves whose products are exact. `_finish` cuts the
+halves as in T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
 """
@@ -42,7 +42,7 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Groups of a leaf's rows: the group of each row, in ascending order, and the number of groups."""
+    """Groups of a leaf's rows, given by the group of each row, in ascending order, and the number of groups."""
 
     segments: Array  # (k,), a NumPy array unless traced; in traced code, a segment equal to `number` means no group
     number: int
@@ -81,8 +81,8 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
     Returns
     -------
     (Backend, array of shape (k,))
-        The norms, a float64 array, and the array's backend: `HostBackend` unless a leaf is traced. A row's norm is
-        NaN if the row contains NaN, else infinite if the row contains an infinity.
+        The norms are a float64 array. The backend of this array is `HostBackend` unless a leaf is traced. A row's norm
+        is NaN if the row contains NaN, else infinite if the row contains an infinity.
     """
     E = backend_of_norms(leaves)
     if E is modes.HOST:  # convert once: modes.run would convert each result back, which costs more than the arithmetic
@@ -92,7 +92,7 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
 
 
 def backend_of_norms(leaves: Matrices) -> Backend:
-    """Return the backend of the norms of leaves: the backend that traces, else the host's."""
+    """Return the backend of the norms of leaves, which is the backend that traces, or else the host's backend."""
     return next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
 
 
@@ -198,8 +198,8 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm: a float, or under a trace an array of shape
-    (1,).
+    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float, or an array of shape
+    (1,) under a trace.
     """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])
@@ -236,7 +236,7 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
     """Return, for each unit, the sum of the parts cut at the unit, and then the sum of the rests.
 
-    If `sizes`, the last sum is that of the absolute rests.
+    If `sizes` is True, the last sum is that of the absolute rests.
     """
     scale, half, *units = columns
     dtype = B.dtype(x)
@@ -301,7 +301,7 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (a + b rounded, its exact rounding error), by Knuth's algorithm."""
+    """Return the rounded sum a + b and the exact rounding error of the sum, computed by Knuth's algorithm."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -404,10 +404,10 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Return the sum of each row, shape (n,), by halves (SPEC clause 19): add the second half of the columns to the
-    first.
+    """Return the sum of each row, an array of shape (n,), computed by halves (SPEC clause 19).
 
-    Repeat until one column is left. The last column of an odd number is added at the end instead.
+    Each step adds the second half of the columns to the first half, until one column is left. The last column of an odd
+    number of columns is set aside; the columns that were set aside are added at the end.
     """
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:

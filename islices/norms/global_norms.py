@@ -1,4 +1,4 @@
-"""The norm of all gradients of a tree, and the clip by this norm, in one process or over a group of ranks.
+"""The norm of all gradients of a tree, and clipping by this norm, in one process or over a group of ranks.
 
 `islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. For a group,
 `islices.distributed.norms` does both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and
@@ -27,9 +27,9 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     ord : float
         The order of the norm: 1, 2 or inf. All ranks of a group must pass the same order.
     group : str, Group or an engine's group object, optional
-        The ranks that hold the parts of one gradient (see `islices.distributed.get_group`). Each rank has a tree, and
-        the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None means that
-        this tree is the whole gradient.
+        The ranks among which the parts of one gradient are divided (see `islices.distributed.get_group`). Each rank has
+        a tree, and the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None
+        means that this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
         True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf
         counts once.
@@ -37,16 +37,16 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Returns
     -------
     0-d array of the same framework
-        The dtype is that of the widest leaf on any rank, at least float32. Without leaves the result is a NumPy array.
+        The dtype is that of the widest leaf on any rank, at least float32. Without leaves, the result is a NumPy array.
         With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8 and 25.
 
     Raises
     ------
     TypeError
-        A leaf has integers or belongs to no framework, or frameworks are mixed.
+        A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks.
     ValueError
-        ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves
-        differ between ranks; every rank raises.
+        ord is not 1, 2 or inf, or differs between ranks. replicated does not have the tree's structure, or replicated
+        leaves differ between ranks. Every rank raises the error.
     RankError, RankTimeout
         The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 
@@ -84,10 +84,10 @@ def clip_by_global_norm(
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        "propagate" and semantics "torch", "mxnet" or "optax", an infinite norm makes finite values zero. With
-        "zero", a step still changes rows through momentum and Adam's moments. To skip a step, pass
-        ``apply=isfinite(norm)`` to `Optimizer.step`.
+        The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
+        FloatingPointError, and "zero" makes all values zero. With "propagate" and semantics "torch", "mxnet" or
+        "optax", an infinite norm makes finite values zero. Even after "zero", an optimizer's step still changes rows,
+        because of momentum and Adam's moments. To skip a step, pass ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated
         The same as for `global_norm`: the norm is over the leaves of all ranks, and every rank scales its leaves.
 
@@ -101,9 +101,9 @@ def clip_by_global_norm(
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, semantics or nonfinite is unknown, or nonfinite="raise" under a trace.
+        max_norm is negative or NaN, semantics or nonfinite is unknown, or nonfinite is "raise" in traced code.
     FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite (on every rank of a group).
+        nonfinite is "raise", and the norm is NaN or infinite. In a group, every rank raises this error.
 
     Notes
     -----

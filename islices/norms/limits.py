@@ -1,4 +1,5 @@
-"""Limits of clips: numbers, or arrays with one element, known or traced. No gradient flows to a limit.
+"""Limits for clipping. A limit is a number, or an array with one element, which may be traced. No gradient flows to a
+limit.
 
 A limit with a known value is checked; a traced limit is not checked, since traced code cannot raise for a value. SPEC
 clause 10. May import: `numpy`, the core below `islices.norms.clip`.
@@ -20,7 +21,7 @@ from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
-    """The limit of a clip (a max_norm or a bound): a number, or an array if the limit is traced.
+    """The limit of a clipping function (a max_norm or a bound). The limit is a number, or an array if it is traced.
 
     `number` is None if the limit is traced; `array` and `backend` are then set.
     """
@@ -66,7 +67,7 @@ class Limit(NamedTuple):
 
 
 def traced_with(leaf: Any, number: Array) -> Any:
-    """Return the leaf with traced values. `number` is any traced array of one number of the same framework."""
+    """Return the leaf with traced values. `number` is any traced array with one number, of the leaf's framework."""
     B, values = parts(leaf)
     if modes.is_traced(B, values):
         return leaf
@@ -77,7 +78,7 @@ def traced_with(leaf: Any, number: Array) -> Any:
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`. Raise TypeError unless it is a real number or a 0-d array.
+    """Return max_norm as a `Limit`. Raise TypeError unless max_norm is a real number or a 0-d array.
 
     Raise ValueError for a known number that is not >= 0. `name` is the name of the argument in messages.
     """

@@ -1,6 +1,7 @@
-"""Norms of gradients, of their rows, and the rows with the largest norms.
+"""Compute norms of gradients and of their rows, and find the rows with the largest norms.
 
-`islices.norms.exact` computes the sums; this module chooses their terms and rounds the norms. SPEC clauses 7 and 8.
+`islices.norms.exact` computes the sums; this module chooses the terms of the sums and rounds the norms. SPEC clauses 7
+and 8.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     ValueError
         ord is not 1, 2 or inf.
     TypeError
-        x holds integers or is not an array, or ord is not a real number.
+        x contains integers or is not an array, or ord is not a real number.
 
     Notes
     -----
@@ -123,7 +124,7 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 class Total(NamedTuple):
     """The norm of some leaves before clipping.
 
-    A clip compares `exact` with its limit, gradients flow through `attached`, and the user gets `given`.
+    Clipping functions compare `exact` with the limit, gradients flow through `attached`, and the user gets `given`.
     """
 
     E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
@@ -156,9 +157,9 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all accepted leaves together. If `raw`, duplicates are not summed.
+    """Return the norm of all accepted leaves together. If `raw` is True, duplicates are not summed.
 
-    Without leaves the norm is 0.
+    Without leaves, the norm is 0.
     """
     if not leaves:
         exact = np.zeros(1)
@@ -183,9 +184,9 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 
 
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
-    """Return (E, norm, dtype): the norm of all leaves together, a float64 array of the backend E with shape (1,).
+    """Return (E, norm, dtype). The norm of all leaves together is a float64 array of the backend E, with shape (1,).
 
-    `dtype` is the dtype of the norm that the user gets. If `raw`, duplicates are not summed.
+    `dtype` is the dtype of the norm that the user gets. If `raw` is True, duplicates are not summed.
     """
     dtype = "float32"
     for seen in found:
@@ -252,7 +253,8 @@ def _slots(seen: Seen, raw: bool) -> Slots:
 
 
 def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
-    """Return each leaf's numbers as a matrix of one row, for `islices.norms.exact`. Sum duplicates unless `raw`."""
+    """Return each leaf's numbers as a matrix of one row, for `islices.norms.exact`. Sum duplicates unless `raw` is
+    True."""
     flat = []
     traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
     for seen in found:
@@ -395,8 +397,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2. In
-        traced code, this error comes when the gradient is computed.
+        x contains integers or is 0-d, or ord is not accepted. Or ord is not 2, and a gradient is recorded; in traced
+        code, the error comes when the gradient is computed.
 
     Notes
     -----
@@ -438,9 +440,9 @@ def top_k_rows(x: T, k: int) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        The dtype must be floating. Duplicates are summed first; each leaf keeps its k rows.
+        The dtype must be floating. Duplicates are summed first. In a tree, k rows of each leaf stay.
     k : int
-        The number of rows to keep, not negative. A gradient with fewer than k rows keeps all rows.
+        The number of rows to keep, at least 0. A gradient with fewer than k rows keeps all rows.
 
     Returns
     -------
@@ -450,7 +452,7 @@ def top_k_rows(x: T, k: int) -> T:
     Raises
     ------
     TypeError, ValueError
-        x is dense or holds integers, or k is not an int or is negative.
+        x is dense or contains integers, or k is not an int or is negative.
 
     Notes
     -----

@@ -1,7 +1,7 @@
-"""Clips by norms along axes, by norms of rows, or by the root mean square of a gradient.
+"""Clipping by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
-A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
-clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
+A unit is the part of an array that one norm along some axes covers, for example a row, a column, or a filter of a
+convolution. SPEC clauses 10 and 11. For clipping by the norms of whole gradients, see `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -66,22 +66,23 @@ def clip_by_block_rms(
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
-        zero. With "propagate" and semantics "optax", an infinite one makes finite values zero.
+        The effect of a NaN or infinite root mean square: "propagate" makes every stored value NaN, "raise" raises
+        FloatingPointError, and "zero" makes all values zero. With "propagate" and semantics "optax", an infinite root
+        mean square makes finite values zero.
 
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices" and outside of traces, the result is x itself if x is
-        dense or coalesced and within threshold.
+        Sparse gradients are coalesced. With semantics "islices", outside of traces, the result is x itself if x is
+        dense or coalesced and its root mean square is at most threshold.
 
     Raises
     ------
     ValueError
-        threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is
-        "raise" under a trace.
+        threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is "raise"
+        in traced code.
     FloatingPointError
-        nonfinite="raise" and the root mean square is NaN or infinite.
+        nonfinite is "raise", and the root mean square is NaN or infinite.
 
     Notes
     -----
@@ -136,14 +137,16 @@ def adaptive_grad_clip(
     eps : float
         Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
-        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's: all axes if at
-        most one of them has a length other than 1. Otherwise the default is axis 0 for two and three dimensions, so the
-        *columns* of a table are units. For four and five dimensions the default is all axes except the last.
+        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is the same as in optax: all
+        axes, if at most one of them has a length other than 1. Otherwise the default is axis 0 for two and three
+        dimensions, so the *columns* of a table are units. For four and five dimensions, the default is all axes except
+        the last.
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        A NaN or infinite norm makes the stored values of its unit NaN, raises FloatingPointError, or makes them zero.
-        With "propagate" and semantics "optax", an infinite norm makes finite values zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its unit NaN, "raise" raises
+        FloatingPointError, and "zero" makes these values zero. With "propagate" and semantics "optax", an infinite norm
+        makes finite values zero.
 
     Returns
     -------
@@ -158,14 +161,14 @@ def adaptive_grad_clip(
         dimensions or more, of which two are longer than 1. clipping or eps is negative or NaN, or semantics or
         nonfinite is unknown.
     FloatingPointError
-        nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
+        nonfinite is "raise", and a norm is NaN or infinite. In traced code, "raise" raises ValueError instead.
 
     Notes
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
-    then proportional to the table's size; memory on the CPU is not, unless axes such as (0, 2) are apart. For other
-    axes, only the rows that x contains are read. Autograd treats the norms of params as constants. SPEC clause 10.
-    Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+    then proportional to the table's size. Memory on the CPU is not, unless the reduced axes are not adjacent, such as
+    (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of params as constants.
+    SPEC clause 10. Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
     Examples
     --------
@@ -185,7 +188,7 @@ def adaptive_grad_clip(
     def one(leaf: Any, weights: Array) -> Any:
         along = unit_axes(shape_of(weights)) if axes is None else axes
         leaf, B = ratio.lift(leaf), parts(leaf)[0]
-        if B.is_traced(weights) and 0 not in B.shape(weights):  # then the clip of a known leaf is unknown too
+        if B.is_traced(weights) and 0 not in B.shape(weights):  # then clipped values of a known leaf are unknown too
             with B.scope():
                 some = B.row_amax(B.reshape(weights, (1, None)))
             leaf = traced_with(leaf, some)
@@ -260,7 +263,7 @@ class Units(NamedTuple):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The array's axes, with the kept axes before the reduced ones."""
+        """The array's axes, reordered so that the kept axes come before the reduced axes."""
         return (*(k for k in range(len(self.shape)) if k not in self.axes), *self.axes)
 
     def of(self, B: Backend, x: Array) -> Array:
@@ -268,7 +271,7 @@ class Units(NamedTuple):
         return B.reshape(self._permuted(B, x, self.order), self.matrix)
 
     def back(self, B: Backend, x: Array) -> Array:
-        """Return the array whose matrix of units is x; the inverse of `of`."""
+        """Return the array whose matrix of units is x. This method is the inverse of `of`."""
         x = B.reshape(x, tuple(self.shape[k] for k in self.order))
         return self._permuted(B, x, tuple(int(k) for k in np.argsort(self.order)))
 
@@ -383,7 +386,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
-    """Return the norms of the parameters' units, a float64 array of `measured.E`.
+    """Return the norms of the parameters' units, as a float64 array of `measured.E`.
 
     If only the parameters are traced, return an array of the leaf's framework.
     """
@@ -453,10 +456,10 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
 def scale_units(
     B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
 ) -> Array:
-    """Return values multiplied and divided by steps: floats, or arrays of E with shape (k,), one number per unit.
+    """Multiply and divide values by steps, which are floats, or arrays of E with shape (k,) and one number per unit.
 
-    Where `finite`, a mask of shape (k,) or None, is False, values become zeros. Arrays are reshaped to ``sizes``, which
-    broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
+    `finite` is None or a mask of shape (k,); where the mask is False, values become zeros. Arrays are reshaped to
+    ``sizes``, which broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
     """
     wide = wide_dtype(B.dtype(values))
     with E.scope():

@@ -1,4 +1,4 @@
-"""Optimizers of row-sparse tables. The cost of a step is proportional to the gradient's rows, not the table's.
+"""Optimizers of tables with row-sparse gradients. By default, a step updates only the rows that the gradient contains.
 
 >>> from islices import optim
 >>> optim.adam(1e-3)

@@ -33,7 +33,7 @@ ACCEPTED = (
 
 
 class NamedNumbers(Numbers):
-    """The numbers of a custom rule: hyperparameters by name, and the numbers in `GIVEN`."""
+    """The numbers of a custom rule, which are the hyperparameters and the numbers in `GIVEN`."""
 
     def value(self, name: str) -> Any:
         return self.exact_lr if name == "lr" else self.h[name] if name in self.h else getattr(self, name)
@@ -63,13 +63,13 @@ def custom(
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
-        The names and initial values of the state's arrays: arrays in state have one number per element, arrays in
-        row_state one number per row.
+        The names and initial values of the state's arrays. Arrays in state have one number per element; arrays in
+        row_state have one number per row.
     rows : {"touched", "all"}, optional
         The rows that a step with a sparse gradient updates; the default is "touched". A dense gradient updates all
         rows.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that no step changes.
     **hyper : float, array of one, or function of the step
@@ -89,7 +89,8 @@ def custom(
     Notes
     -----
     Compiled kernels run a rule if its source can be read, and the rule neither calls `row_mean` nor contains literal
-    numbers. The rule may have at most three states, all in state or all in row_state. SPEC clause 16.
+    numbers. For kernels, the rule may also have at most three arrays, all in state or all in row_state. Other rules run
+    as array operations, which are slower. SPEC clause 16.
 
     Examples
     --------
@@ -167,7 +168,7 @@ def _check_code(rule: Any) -> None:
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
     """Run a rule on NumPy arrays of one row, and check the results.
 
-    Raise TypeError if the rule raises or returns a wrong number of results, and ValueError for a wrong shape.
+    Raise TypeError if the rule raises an error or returns a wrong number of results, and ValueError for a wrong shape.
     """
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}

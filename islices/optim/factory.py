@@ -1,4 +1,4 @@
-"""The construction of an optimizer from the user's arguments: fill in defaults, check, and build.
+"""Construct an optimizer from the user's arguments: fill in defaults, check the arguments, and build the optimizer.
 
 SPEC clauses 11 and 16.
 """

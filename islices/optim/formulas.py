@@ -1,4 +1,4 @@
-"""One optimizer's arithmetic as data: its rule, its state and its numbers.
+"""The arithmetic of one optimizer, stored as data: its rule, its state and its numbers.
 
 Arrays and compiled kernels use the same data. SPEC clause 16. May import: the standard library.
 """
@@ -52,8 +52,8 @@ class Formula:
         The value of the rule's parameter q. "" means that the rule has no q, "element" means g * g, and "row" means the
         mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
-        Weight decay before the rule. "" means none, or that the rule applies weight decay. "coupled" adds a term to g,
-        "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
+        Weight decay before the rule. "" means that there is no weight decay, or that the rule itself applies it.
+        "coupled" adds a term to g, "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
     options : tuple of str
         The rule's optional parameters that this formula uses. Parameters with the default False get True; all others
         get numbers.
@@ -65,7 +65,7 @@ class Formula:
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight, of a term that depends, except for decay, only on the
+        True if the step ends in one addition to the weight. Apart from decay, the added term then depends only on the
         gradient and the state.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.

@@ -86,7 +86,8 @@ class HostPlan(NamedTuple):
 
 
 def _opened(request: Request) -> HostPlan | None:
-    """Return the step with host views of all its arrays, or None, without changes, if no kernel supports the arrays."""
+    """Return the step with host views of all its arrays. If no kernel supports the arrays, change nothing and return
+    None."""
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):

@@ -1,4 +1,4 @@
-"""Hyperparameters: their accepted values, and their values at a step. SPEC clause 16.
+"""Check hyperparameters, and compute their values at a step. SPEC clause 16.
 
 Most hyperparameters, like the learning rate, are a number, an array of one number, or a function of the number of
 completed steps. A hyperparameter that decides the state's arrays or their initial values must be a number. May import:
@@ -28,7 +28,8 @@ Setting: TypeAlias = Scheduled | None
 
 
 class Accepted(NamedTuple):
-    """The accepted values of a hyperparameter: a text for error messages, and a function that checks a value."""
+    """The accepted values of a hyperparameter, given by a text for error messages and a function that checks a
+    value."""
 
     accepted: str
     holds: Callable[[float], bool]
@@ -80,7 +81,8 @@ def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Limits
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
-    """Return True if `value` is a number or, unless `fixed`, an array of one number or a function of the step."""
+    """Return True if `value` is a number or, unless `fixed` is True, an array of one number or a function of the
+    step."""
     if is_real(value) or fixed:
         return is_real(value)
     backend = find_array_backend(value)

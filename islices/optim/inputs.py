@@ -191,8 +191,8 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
     """Return (rows, mask length) for the argument `frozen`.
 
-    Rows are ascending and unique, or None if `frozen` is None or an empty sequence. The length is None unless `frozen`
-    is a mask.
+    The row numbers are ascending and unique. If `frozen` is None or an empty sequence, the result contains None instead
+    of row numbers. The length is None unless `frozen` is a mask.
     """
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
     if frozen is None or empty:

@@ -27,7 +27,7 @@ BITS = 32
 
 
 class Numbers:
-    """The numbers of one step by name: float64 arrays of E with shape (1,), or Python numbers.
+    """The numbers of one step by name. Each is a float64 array of E with shape (1,), or a Python number.
 
     Classes in the records derive from this class, and compute or round numbers as one semantics requires.
 
@@ -36,9 +36,9 @@ class Numbers:
     E : Backend
         `islices.core.modes.HOST` if the step count is known, else the table's backend.
     count : Array
-        The number of completed steps before this step, int32.
+        The number of completed steps before this step, as an int32 array.
     exact_lr : Array
-        The learning rate of this step, float64.
+        The learning rate of this step, as a float64 array.
     h : Hyper
         The hyperparameters at this step: Python numbers, or, in a traced step, also float64 arrays of E.
     wide : str
@@ -54,7 +54,8 @@ class Numbers:
         self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
-        """Return the number with this name: a method's result, an attribute, a complement or a hyperparameter."""
+        """Return the number with this name, which is a method's result, an attribute, a complement or a
+        hyperparameter."""
         own = getattr(self, name, None)
         if own is not None:
             return own() if callable(own) else own

@@ -41,7 +41,7 @@ S = TypeVar("S")
 
 
 class Optimizer:
-    """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
+    """An optimizer of tables with row-sparse gradients. An instance has hyperparameters and a formula, but no state.
 
     The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
     each framework's checkpoints can store the state, and `islices.convert` converts the state to another framework.
@@ -143,7 +143,7 @@ class Optimizer:
 
     @property
     def _only_sums_squares(self) -> bool:
-        """Return True if a row with a zero gradient keeps its state: the formula has none, or only an accumulator."""
+        """Return True if a zero gradient does not change a row's state: there is no state, or only an accumulator."""
         return all(spec.name == "accumulator" for spec in self._formula.state)
 
     def _check_dense(self, source: str) -> None:
@@ -168,14 +168,16 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             None within a structure stays None.
         master : bool
-            True stores a float32 copy of a 16-bit table. Steps change the copy and write its rounded rows to the table.
+            If True, the state of a 16-bit table contains a float32 copy of the table. Steps change the copy, and write
+            its rounded rows to the table.
 
         Returns
         -------
         dict of str to array; or the structure of table, with such dicts
-            "step", int32 of shape (1,), is the number of completed steps. The optimizer's arrays have the table's
-            shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a 16-bit table.
-            If master is True, there is also "master". The state of a tf.Variable consists of tf.Variables.
+            "step" is the number of completed steps, an int32 array of shape (1,). The optimizer's arrays have the
+            table's shape, or one number per row. The dtype of these arrays is the table's dtype, or float32 for a
+            16-bit table. If master is True, there is also "master". The state of a tf.Variable consists of
+            tf.Variables.
 
         Raises
         ------
@@ -215,16 +217,16 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
-            The dtype is the table's; a 16-bit table also accepts float32. Duplicates are summed first, except with
-            duplicates="raw". A dense gradient contains every row. With None nothing changes.
+            The gradient has the dtype of the table; for a 16-bit table it may also be float32. Duplicates are summed
+            first, except with duplicates="raw". A dense gradient contains every row. With None, nothing changes.
         state : dict; or the structure of table, with dicts
             The result of `init` or of the previous step.
         donate : bool
-            True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. With
+            If True, the step may overwrite the JAX arrays of table and state, which you must not use afterwards. If
             False, each step outside jit copies these arrays. donate has no effect on arrays that change in place, or
             inside jit, where donate_argnums decides.
         apply : bool, or boolean or integer array of one
-            With False or 0 nothing changes, not even the step count. The flag may be traced.
+            With False or 0, nothing changes, not even the step count. The flag may be traced.
 
         Returns
         -------
@@ -239,7 +241,8 @@ class Optimizer:
 
         Notes
         -----
-        No gradient passes through a step. In traced code, slices out of range are ignored. SPEC clauses 15 and 16.
+        No gradient passes through a step. In traced code, slices with an index out of range are ignored. SPEC clauses
+        15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 
@@ -319,7 +322,7 @@ def take_steps(requests: Sequence[Request]) -> list[Stepped]:
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
     """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses.
 
-    `names` has a prefix for each step, which messages put before the names of arguments.
+    `names` contains a prefix for each step, which messages put before the names of arguments.
     """
     if _are_apart(requests):
         return

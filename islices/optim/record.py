@@ -31,7 +31,7 @@ class Preset:
     formula : callable
         A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
     source : str
-        The framework's classes or functions, separated by commas.
+        The names of the framework's classes or functions, separated by commas.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
@@ -76,13 +76,13 @@ class Record:
     stored : mapping of str to str
         The names of the state's arrays in torch's states, where they differ from the names in islices.
     added : tuple of str
-        The state's arrays that exist only with an option.
+        The names of the state's arrays that exist only with some option.
     recomputed : mapping of str to callable
         Functions that compute further entries of torch's states from the hyperparameters and the step count.
     fixed : tuple of str
         Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
-        Accepted ranges of hyperparameters, where they differ from the common ones.
+        Accepted ranges of hyperparameters, where they differ from the common ranges.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Record:
     def spelled(self, semantics: str) -> Mapping[str, str]:
         """Return a dict from islices' names of hyperparameters to a framework's names.
 
-        The semantics may lack a preset for this optimizer.
+        The optimizer need not have a preset for this semantics.
         """
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
@@ -173,8 +173,8 @@ def terms_of(name: str, record: Record) -> dict[str, float]:
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    Raise ValueError if that is impossible. `source` is None if the user has not given the source's semantics, and `lr`
-    is None if the learning rate is unknown; either matters only if the meanings differ.
+    Raise ValueError if the conversion is impossible. `source` is None if the user has not given the source's semantics,
+    and `lr` is None if the learning rate is unknown; both matter only if the meanings differ.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

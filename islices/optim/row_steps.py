@@ -1,5 +1,5 @@
-"""One step of an optimizer: read the table's rows that the gradient contains, apply the rule to these copies, and write
-the new rows.
+"""Do one step of an optimizer: read the table's rows that the gradient contains, apply the rule to these rows, and
+write the new rows.
 
 `Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
 possible. If arrays change in place, a step outside traced code allocates no table-sized array.
@@ -41,7 +41,7 @@ Stepped: TypeAlias = tuple[Any, dict[str, Array]]
 
 
 class Request(NamedTuple):
-    """A checked step: the arrays to change, the gradient and the rule's numbers."""
+    """A checked step, with the arrays to change, the gradient and the rule's numbers."""
 
     formula: Formula
     at: Tables
@@ -224,7 +224,8 @@ def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
 
 # ---------------------------------------------------------------------- the rule on rows
 def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
-    """Return the new rows of the weights and the state. `rest` has q if the formula is raw, and then the old rows."""
+    """Return the new rows of the weights and the state. `rest` contains q, if the formula is raw, and then the old
+    rows."""
     q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
         return _rule(B, formula, numbers, g, q, w, state)

@@ -31,15 +31,18 @@ def shrunk(w, decay, rate):
 
 # ---------------------------------------------------------------------- moments
 def running(m, x, gain, beta):
-    """Return the running mean m after one more number x: m + gain (x - m), or beta m + gain x if `beta` is given."""
+    """Update the running mean m with one more number x. Return m + gain (x - m), or beta m + gain x if `beta` is
+    given."""
     return m + mul(gain, x - m) if beta is None else mul(beta, m) + mul(gain, x)
 
 
 def gradient_mean(m, g, gain, beta, half, one):
-    """Return a running mean of gradients after one more gradient; if `half` is given, compute it like torch's lerp_."""
+    """Update a running mean of gradients with one more gradient. If `half` is given, compute the mean like torch's
+    lerp_."""
     return running(m, g, gain, beta) if half is None else lerp(m, g, gain, half, one)
 
 
 def square_mean(v, g, q, gain, beta):
-    """Return a running mean of squares after one more square. If q is None, add (gain g) g, like torch's addcmul_."""
+    """Update a running mean of squares with one more square, and return the new mean. If q is None, add (gain g) g,
+    like torch's addcmul_."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)

@@ -59,20 +59,21 @@ def table() -> str:
 # ---------------------------------------------------------------------- common text of all functions' docstrings
 LR = """\
 lr : float, array of one, or function of the step
-    The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+    The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
 """
 REST = """\
 rows : {{"touched", "all"}}, optional
-    "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-    like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+    With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+    row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
 semantics : {{{semantics}}}
     The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
 maximize : bool
-    True maximizes the loss instead of minimizing it.
+    If True, maximize the loss instead of minimizing it.
 frozen : 1-D integer array or sequence, or boolean mask, optional
-    Rows that no step changes, not even by weight decay.
+    Rows that no step changes. Weight decay does not change them either.
 duplicates : {{"sum", "raw"}}
-    "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+    With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+    duplicates; docs/optimizers.md lists where this is supported.
 
 Returns
 -------
@@ -87,7 +88,7 @@ TypeError, ValueError, IndexError
 Notes
 """
 END = """
-Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
 Examples
 --------

@@ -1,1 +1,1 @@
-"""One module per optimizer: its public function, and its record with rules, numbers, states and defaults."""
+"""One module per optimizer, with its public function, and its record of rules, numbers, states and defaults."""

@@ -19,8 +19,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False, early=False):
     """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean of squares over the row.
 
-    If `inside`, eps is added under the root. If `early`, the gradient is multiplied by the learning rate before the
-    division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
+    If `inside` is True, eps is added under the root. If `early` is True, the gradient is multiplied by the learning
+    rate before the division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
@@ -174,13 +174,13 @@ def adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad, which divides each element's step by the root of the sum of its squared gradients (Duchi et al.
-    2011).
+    """Make an Adagrad optimizer, which divides each element's step by the root of the sum of its squared gradients
+    (Duchi et al. 2011).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     eps : float, default 1e-10
         A small number that is added to the root.
     initial_accumulator : float, default 0
@@ -190,16 +190,17 @@ def adagrad(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -214,7 +215,7 @@ def adagrad(
     Notes
     -----
     ``a = a + g g``, then ``w - lr (g / (sqrt(a) + eps))``.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------
@@ -242,12 +243,12 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad with one accumulator per row, so that the state stores one number per row.
+    """Make an Adagrad optimizer with one accumulator per row, so that the state stores one number per row.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     eps : float, default 1e-8
         A small number that is added to the root.
     initial_accumulator : float, default 0
@@ -255,16 +256,17 @@ def rowwise_adagrad(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "mxnet"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -279,7 +281,7 @@ def rowwise_adagrad(
     Notes
     -----
     ``a = a + mean(g g)`` over the row, summed by halves (SPEC clause 19), then ``w - lr (g / (sqrt(a) + eps))``.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

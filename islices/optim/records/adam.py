@@ -35,7 +35,7 @@ def adam_rule(
 
     `rate` is the learning rate, divided by the bias correction of m unless `correction1` is given. If neither `root`
     nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
-    Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early`, the mean is
+    Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early` is True, the mean is
     multiplied by the rate before the division. If `weight_decay` is given, weight_decay times the weight is added to
     the direction before the multiplication by the rate.
     """
@@ -84,7 +84,7 @@ class KerasAdam(Keras):
     def correction(self, beta: str) -> Any:
         """Return 1 - beta^t in the dtype of `narrow`.
 
-        TensorFlow's float32 pow mostly equals the rounded float64 pow.
+        In most cases, TensorFlow's float32 pow equals the rounded float64 pow.
         """
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(beta)))
 
@@ -126,7 +126,8 @@ def _running_products(base: float, count: int) -> Host:
 
 
 def _tensorflow_power(n: Numbers, base: float) -> Any:
-    """Return base^t like TensorFlow's variable beta_power: a running product, rounded to float32 at each step.
+    """Return base^t as TensorFlow computes its variable beta_power, by a running product that each step rounds to
+    float32.
 
     A power too small to change 1 - power is replaced by 0. Traced code gets the rounded power, because the running
     product has no closed form.
@@ -175,7 +176,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False) the gradient is squared first."""
+    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False), the gradient is squared first."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
@@ -257,12 +258,12 @@ def adam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adam (Kingma and Ba 2015, algorithm 1). rows="touched" makes lazy Adam.
+    """Make an Adam optimizer (Kingma and Ba 2015, algorithm 1). With rows="touched", this is lazy Adam.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
@@ -271,20 +272,20 @@ def adam(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
-        this mean square as "v_max".
-        Only the semantics islices, keras, optax and torch support this.
+        If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean
+        square as "v_max". Only the semantics islices, keras, optax and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -300,7 +301,7 @@ def adam(
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------
@@ -330,12 +331,12 @@ def adamw(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    """Make an Adam optimizer with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
@@ -344,20 +345,20 @@ def adamw(
     weight_decay : float, default 0.01
         The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
-        True divides by the root of the largest mean square so far (Reddi et al. 2018). The state has
-        this mean square as "v_max".
-        Only the semantics islices, keras and torch support this.
+        If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean
+        square as "v_max". Only the semantics islices, keras and torch support this.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -372,7 +373,7 @@ def adamw(
     Notes
     -----
     ``w = (1 - lr weight_decay) w``, then the step of `adam`.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

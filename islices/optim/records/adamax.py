@@ -20,8 +20,9 @@ def adamax_rule(
 ):
     """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. `gain1` is 1 - beta1.
 
-    `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside`, eps is added to the
-    gradient's absolute value, else to u. If `early`, the mean is multiplied by the rate before the division.
+    `rate` is lr / (1 - beta1^t), or lr if the bias correction `correction1` is given. If `inside` is True, eps is added
+    to the gradient's absolute value, else to u. If `early` is True, the mean is multiplied by the rate before the
+    division.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
@@ -87,13 +88,13 @@ def adamax(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adamax, which is Adam with a decaying maximum of absolute gradients instead of the mean square (Kingma and
-    Ba 2015, algorithm 2).
+    """Make an Adamax optimizer, which is Adam with a decaying maximum of absolute gradients instead of the mean square
+    (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1 : float, default 0.9
         The decay rate of the running mean of gradients.
     beta2 : float, default 0.999
@@ -103,16 +104,17 @@ def adamax(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -128,7 +130,7 @@ def adamax(
     -----
     ``m = m + (1 - beta1) (g - m)``, ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t
     counts the table's steps from 1.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

@@ -39,10 +39,10 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 
 
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
-    """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), `shrinkage` is 2 l2_shrinkage.
+    """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), and `shrinkage` is 2 l2_shrinkage.
 
-    An element with ``|z| <= l1`` becomes exactly zero; if `everywhere`, as in Keras, the element gets the same quotient
-    as all others, which may be NaN.
+    An element with ``|z| <= l1`` becomes exactly zero. If `everywhere` is True, as in Keras, such an element gets the
+    quotient that all other elements get, and this quotient may be NaN.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -87,7 +87,7 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 def _kind(power: float) -> tuple[str, ...]:
     """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
 
-    For any other power return the options with which the rule calls `power`.
+    For any other power, return the options with which the rule calls `power`.
     """
     return {-0.5: (), -1.0: ("linear",)}.get(power, ("exponent", "one"))
 
@@ -166,12 +166,13 @@ def ftrl(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make FTRL-Proximal, in which an l1 penalty makes weights exactly zero (McMahan et al. 2013, algorithm 1).
+    """Make an FTRL-Proximal optimizer, in which an l1 penalty makes weights exactly zero (McMahan et al. 2013,
+    algorithm 1).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     l1, l2 : float, default 0
         The strengths of the l1 and l2 penalties.
     beta : float, default 0
@@ -185,16 +186,17 @@ def ftrl(
     initial_accumulator : float, default 0.1
         The initial value of the sums of squares.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "tensorflow"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -209,8 +211,8 @@ def ftrl(
     Notes
     -----
     ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
-    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. ``r(n) = n^-lr_power`` is by default the root.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. By default, ``r(n) = n^-lr_power`` is the square root.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

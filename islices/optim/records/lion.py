@@ -66,12 +66,13 @@ def lion(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Lion, which subtracts the learning rate times the sign of a running mean of gradients (Chen et al. 2023).
+    """Make a Lion optimizer, which subtracts the learning rate times the sign of a running mean of gradients (Chen et
+    al. 2023).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1 : float, default 0.9
         The decay rate of the running mean whose sign is the direction of the step.
     beta2 : float, default 0.99
@@ -79,16 +80,17 @@ def lion(
     weight_decay : float, default 0
         The updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -103,7 +105,7 @@ def lion(
     Notes
     -----
     ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; the sign of 0 is 0.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

@@ -76,8 +76,8 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
     """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
     `head` and `rate` multiply the gradient and the running mean; both contain the learning rate and a bias correction.
-    `root` is sqrt(1 - beta2^t), or None if `correction2`, 1 - beta2^t, is given. If `apart`, the gradient and the
-    running mean are divided separately, as in torch.
+    `root` is sqrt(1 - beta2^t), or None if `correction2`, 1 - beta2^t, is given. If `apart` is True, the gradient and
+    the running mean are divided separately, as in torch.
     """
     m = gradient_mean(m, g, gain1, None, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -260,12 +260,12 @@ def nadam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Nadam, which is Adam with a Nesterov momentum that grows with the step count (Dozat 2016).
+    """Make a Nadam optimizer, which is Adam with a Nesterov momentum that grows with the step count (Dozat 2016).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With schedules, the
         bias corrections of step t use the betas of step t.
@@ -277,18 +277,19 @@ def nadam(
         The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
         has no such growth.
     decoupled_weight_decay : bool, default False
-        True decouples the weight decay: the updated rows are first multiplied by 1 - lr * weight_decay.
+        If True, weight decay is decoupled: the updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "optax", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -305,7 +306,7 @@ def nadam(
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' /
     (1 - P mu') m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)``. P is the product of mu over the steps up to t, and mu' is mu
     of the next step. t counts the table's steps from 1.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

@@ -25,10 +25,10 @@ def rmsprop_rule(
     """Apply RMSprop (Tieleman and Hinton 2012). `gain_rho` is 1 - rho.
 
     If `mean` is given, the variance replaces the mean square (Graves 2013). If `zero` is given, a variance that
-    rounding makes negative becomes zero. If `inside`, eps is added under the root. If `early`, the gradient is
-    multiplied by the learning rate before the division. If `reciprocal`, the gradient is multiplied by a rounded
-    reciprocal root and the learning rate, before the momentum. If `up`, the buffer stores steps that are added to the
-    weight.
+    rounding makes negative becomes zero. If `inside` is True, eps is added under the root. If `early` is True, the
+    gradient is multiplied by the learning rate before the division. If `reciprocal` is True, the gradient is multiplied
+    by a rounded reciprocal root and the learning rate, before the momentum. If `up` is True, the buffer stores steps
+    that are added to the weight.
     """
     mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square
@@ -167,13 +167,13 @@ def rmsprop(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make RMSprop, which divides the gradient by the root of a running mean of its squares (Tieleman and Hinton
-    2012).
+    """Make an RMSprop optimizer, which divides the gradient by the root of a running mean of its squares (Tieleman and
+    Hinton 2012).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     rho : float, default 0.9
         The decay rate of the running means.
     eps : float, default 1e-8
@@ -181,20 +181,21 @@ def rmsprop(
     momentum : float, default 0
         The decay rate of a buffer of steps.
     centered : bool, default False
-        True divides by the root of the variance instead of the mean square (Graves 2013).
+        If True, divide by the root of the variance instead of the root of the mean square (Graves 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -210,7 +211,7 @@ def rmsprop(
     -----
     ``s = rho s + (1 - rho) (g g)``, ``u = g / (sqrt(s) + eps)``, then ``w - lr u``. If centered, ``max(s - c c, 0)``
     replaces s under the root, with ``c = rho c + (1 - rho) g``. With momentum, ``b = mu b + u`` replaces u.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------

@@ -20,8 +20,8 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    `gain` is 1 - dampening. The buffer does not include the learning rate. If `nesterov`, apply Nesterov's momentum
-    (Sutskever et al. 2013), but with the gradient at w.
+    `gain` is 1 - dampening. The buffer does not include the learning rate. If `nesterov` is True, apply Nesterov's
+    momentum (Sutskever et al. 2013), but with the gradient at w.
     """
     step = g
     if momentum is not None:
@@ -41,7 +41,7 @@ def inner_sgd(g, w, momentum, mu, lr, weight_decay=None, nesterov=False):
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
     """Apply TensorFlow's Nesterov momentum; the buffer does not include the learning rate.
 
-    For slices (`dense` is False) the momentum coefficient is first multiplied by the learning rate.
+    For slices (`dense` is False), the momentum coefficient is first multiplied by the learning rate.
     """
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
@@ -165,31 +165,32 @@ def sgd(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make stochastic gradient descent, with or without momentum.
+    """Make an optimizer for stochastic gradient descent, with or without momentum.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate. A function is called with the number of completed steps, an int or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
     momentum : float, default 0
         The momentum coefficient; 0 disables momentum.
     dampening : float, default 0
         The gradient is multiplied by 1 - dampening and then added to the buffer.
     nesterov : bool, default False
-        True uses Nesterov's momentum: the step is the gradient plus the decayed buffer (Sutskever et al. 2013).
+        If True, use Nesterov's momentum: the step is the gradient plus the decayed buffer (Sutskever et al. 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
-        "touched" updates the rows that a sparse gradient contains; all other rows stay unchanged. "all" updates all,
-        like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
+        With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
+        row, like the dense formula. The default is "touched", or "all" if the semantics supports only "all".
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
-        True maximizes the loss instead of minimizing it.
+        If True, maximize the loss instead of minimizing it.
     frozen : 1-D integer array or sequence, or boolean mask, optional
-        Rows that no step changes, not even by weight decay.
+        Rows that no step changes. Weight decay does not change them either.
     duplicates : {"sum", "raw"}
-        "sum" sums duplicates first. "raw" applies Keras's update to unsummed ones, where docs/optimizers.md lists it.
+        With "sum", duplicate rows are summed before the update. With "raw", the step applies Keras's update to unsummed
+        duplicates; docs/optimizers.md lists where this is supported.
 
     Returns
     -------
@@ -205,7 +206,7 @@ def sgd(
     -----
     Without momentum: ``w - lr g``. With momentum: ``b = mu b + (1 - dampening) g``, then ``w - lr b``, or with nesterov
     ``w - lr (g + mu b)``. b is zeros before the first step.
-    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+    The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
     --------
