@@ -25,7 +25,7 @@ CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A mixin that sums duplicates before a Keras optimizer clips gradients or takes a step. Put it before the
+    """A mixin that sums duplicates before a Keras optimizer clips gradients or takes a step. Put the mixin before the
     optimizer's class among the base classes.
 
     Parameters
@@ -33,7 +33,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     *args, **kwargs
         Arguments of the optimizer. ``clipnorm`` limits the norm of each variable's gradient (`islices.clip_by_norm`),
         ``global_clipnorm`` limits the norm of all gradients together (`islices.clip_by_global_norm`), and ``clipvalue``
-        limits each element (`islices.clip_by_value`). You may set only one of them, to a number above 0.
+        limits each element (`islices.clip_by_value`). You may set only one of the limits, to a number above 0.
     semantics : str
         The library whose formula computes the clipping factor: "islices", or another library that islices's clipping
         function accepts, such as "keras". Duplicates are summed before clipping with every semantics. SPEC clause 11.

@@ -206,7 +206,7 @@ class Stepped(Coalesced):
                 total.assign(keras.ops.zeros_like(total.value))
 
     def _sums_first(self) -> bool:
-        """Return True if duplicates must be summed before the step. Only clipping needs this."""
+        """Return True if duplicates must be summed before the step. Only clipping needs the sums."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
 
     def _for_rule(self, grad: Any) -> Any:

@@ -2,10 +2,9 @@
 
 After an operation, OpenMP's threads spin for some milliseconds while they wait for the next operation, unless
 OMP_WAIT_POLICY is PASSIVE. If kernels used separate threads, the spinning threads would occupy cores that the kernels
-need. So if the main thread calls a kernel, the kernel runs in the team. The team is the group of OpenMP threads that
-run the main thread's operations. All other Python threads have separate teams, which may not exist yet. If such a
-thread calls a kernel, the kernel runs in the pool of `islices.kernels.threads`. May import: `torch`,
-`islices.kernels.threads`.
+need. So if the main thread calls a kernel, the kernel runs in the main thread's team, the group of OpenMP threads that
+run its operations. All other Python threads have separate teams, which may not exist yet. If such a thread calls a
+kernel, the kernel runs in the pool of `islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class ShardedTable:
         group : None, str, Group or an engine's own object
             The same arguments as for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
-            The dtype to which the rows are rounded. By default, the dtype of the rows that `init` returns.
+            The dtype to which the rows are rounded. The default is the dtype of the rows that `init` returns.
         like : str, Backend or array
             The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables too.
         **options

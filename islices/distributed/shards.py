@@ -352,8 +352,8 @@ def load_sharded(
     Notes
     -----
     If another process replaces the checkpoint during the call, all ranks raise, and you can call again. Each rank opens
-    only the files that contain its rows. From these it reads only the blocks with its rows, which have about 4 MiB
-    each, and checks the SHA-256 of each block. SPEC clause 26.
+    only the files that contain its rows. From these files, the rank reads only the blocks with its rows, which have
+    about 4 MiB each, and checks the SHA-256 of each block. SPEC clause 26.
 
     Examples
     --------

@@ -216,8 +216,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
         do so. `on_rows` rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as
         in adafactor, and noise.
     rows : {"touched", "all"}
-        With "touched", the other rows of the parameters and of the state keep their bits, and take no time. With "all",
-        gradients become dense, every row is updated as in optax, and the update is dense.
+        With "touched", only the rows of the gradient are updated. All other rows of the parameters and of the state
+        keep their bits, and take no time. With "all", gradients become dense, every row is updated as in optax, and the
+        update is dense.
 
     Returns
     -------

@@ -35,7 +35,7 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 
 
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
-    """Pair names as the argument ``pair`` says, then by equal names. Return {name in a: name in b}.
+    """Pair names by the argument ``pair``, then by equal names. Return {name in a: name in b}.
 
     Raise TypeError if ``pair`` is not a mapping, and ValueError if it contains a name that the side does not have.
     """

@@ -86,7 +86,7 @@ class Clipping:
     def factor(self, a: float | None, b: float | None) -> float | None:
         """Return the factor a / b between two sides that were clipped to one limit, or None if a norm is unknown.
 
-        `a` and `b` are the norms that the clips reduced to the limit: norms of rows, or of unsummed slots.
+        `a` and `b` are the norms that clipping reduced to the limit: norms of rows, or of unsummed slots.
         """
         left = [side.true for side in self.left]
         if a is None or b is None or not all(0 < n < math.inf for n in (a, b, *left)):

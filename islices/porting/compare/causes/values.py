@@ -113,8 +113,8 @@ def _representable(y: Rows, dtype: str) -> bool:
 
 # ---------------------------------------------------------------------- bounds
 def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
-    """Make a cause: one side limits the absolute values of its elements, or the norms of its rows. The function `sizes`
-    computes these values or norms."""
+    """Make the cause that one side limits the absolute values of its elements, or the norms of its rows. The function
+    `sizes` computes these values or norms."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
