@@ -89,8 +89,8 @@ def custom(
     Notes
     -----
     Compiled kernels run a rule if its source can be read, and the rule neither calls `row_mean` nor contains literal
-    numbers. For kernels, the rule may also have at most three arrays, all in state or all in row_state. Other rules run
-    as array operations, which are slower. SPEC clause 16.
+    numbers. A compiled rule also has at most three arrays, all in state or all in row_state. Other rules run as array
+    operations, which are slower. SPEC clause 16.
 
     Examples
     --------
