@@ -1,6 +1,6 @@
-"""Define the pytest plugin of islices: the options of the conformance suite, and the fixture `islices_judge`.
+"""Define the pytest plugin of islices, which adds the options of the conformance suite and the fixture `islices_judge`.
 
-If islices is installed, each run of pytest imports this module. The module imports only pytest until an option or a
+If islices is installed, each run of pytest imports this module. The module imports only pytest until an option or the
 fixture is used.
 """
 
@@ -48,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def islices_judge() -> Callable[..., Judgement]:
-    """Return a function (step, formula, *, grade=2) that judges a step by a documented formula (SPEC clause 28).
+    """Return a function ``judged(step, formula, *, grade=2)`` that judges a step by a documented formula (SPEC clause
+    28).
 
     The function returns the `Judgement`. If the step is outside the bound of the grade, the test fails with the report.
     """

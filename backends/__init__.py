@@ -1,4 +1,5 @@
-"""The adapters: one folder per framework, and one folder per engine that only `islices.distributed` uses (`mpi`).
+"""Contain the adapters: one folder per framework, and the folder `mpi` for an engine that only `islices.distributed`
+uses.
 
-If a framework also has an engine, the engine's code is ``collectives.py`` in the framework's folder.
+If a framework also has an engine, the adapter of the engine is the file ``collectives.py`` in the framework's folder.
 """

@@ -1,5 +1,5 @@
-"""Check properties that golden vectors cannot express: conversions, a real text in each framework's layers, and memory
-use.
+"""Check properties that golden vectors cannot express: conversions, the gradients of framework layers for a real text,
+and memory use.
 
 A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
 modes host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only
@@ -64,8 +64,8 @@ def check(
     """Return a decorator that registers a function as a check.
 
     ``wide`` switches on the framework's 64-bit types during the check. ``full`` limits the check to the full profile.
-    ``traced`` limits the check to traced mode; such a check compiles code itself. ``host`` limits the check to mode
-    host. The check gets the backend and the keyword arguments ``fixed``.
+    ``traced`` limits the check to traced mode, in which the check itself must compile the code. ``host`` limits the
+    check to mode host. The check gets the backend and the keyword arguments ``fixed``.
     """
 
     def register(fn: Checker) -> Checker:
@@ -334,7 +334,7 @@ def in_place(backend: Backend) -> None:
 # ---------------------------------------------------------------------- few or far rows
 @check("gradients/by_norm-clipped/0-d", "10")
 def clipped_number(backend: Backend) -> None:
-    """Check that clip_by_norm has the gradient 0 for a 0-d array if the array is above the limit."""
+    """Check that the gradient of clip_by_norm is 0 for a 0-d array whose number is above the limit."""
     own = own_calls_of(backend)
     x, one = (to_backend(backend, Array("float32", (), [v])) for v in (3.0, 1.0))
     for axes in (None, ()):
@@ -356,7 +356,7 @@ def far_padding(backend: Backend) -> None:
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Check that a compiled lookup reads zeros for an id outside the table, and that no bag includes such an id.
+    """Check that a compiled lookup reads zeros for an id outside the table, and that a bag leaves out such an id.
     Compiled code may instead raise the IndexError of eager code."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
@@ -387,7 +387,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/no-rows", "13")
 def no_rows(backend: Backend) -> None:
-    """Check that drop_rows removes nothing, and that keep_rows removes everything, if no row numbers are given."""
+    """Check that an empty list of row numbers makes drop_rows remove nothing, and keep_rows remove everything."""
     plain = Slices(Array("float32", (2, 1), [1.0, 2.0]), Array("int32", (2,), [0, 3]), (4, 1))
     s = to_backend(backend, plain)
     same(islices.to_dense(islices.drop_rows(s, [])), oracle.to_dense(plain), "drop_rows")
@@ -424,7 +424,8 @@ def empty_slots(backend: Backend) -> None:
 
 
 def raised(call: Callable[[], Any]) -> str:
-    """Return the type and the message of the error that a call raises, or a text with the result."""
+    """Return the type and the message of the error that a call raises. If the call raises no error, return a text that
+    contains its result."""
     try:
         return f"no error, but {call()!r}"
     except Exception as error:
@@ -433,7 +434,7 @@ def raised(call: Callable[[], Any]) -> str:
 
 @check("errors/traced-rows", "13", traced=True)
 def traced_rows(backend: Backend) -> None:
-    """Check that compiled keep_rows raises for float rows, and for a mask of another length than the table."""
+    """Check that compiled keep_rows raises for float rows, and for a mask that is longer or shorter than the table."""
     table = backend.asarray(np.ones((3, 1), np.float32))
     keep = backend.trace(lambda rows: islices.keep_rows(table, rows))
     for rows, expected in ((np.ones(3, np.float32), "TypeError"), (np.ones(2, np.bool_), "ValueError")):
@@ -444,7 +445,8 @@ def traced_rows(backend: Backend) -> None:
 
 @check("errors/padding-becomes-a-row", "2")
 def padding_becomes_a_row(backend: Backend) -> None:
-    """Check that padded slices keep their number of rows, which is the index of their empty slots."""
+    """Check that changing the number of rows of padded slices raises ValueError. The old number of rows is the index of
+    empty slots, and would become the index of a row."""
     plain = Slices(Array("float32", (2, 1), [1.0, 2.0]), Array("int32", (2,), [0, 3]), (3, 1), padded=True)
     s = to_backend(backend, plain)
     for change in (s.replace, functools.partial(islices.from_native, s)):
@@ -455,8 +457,8 @@ def padding_becomes_a_row(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every framework's formula of clip_by_global_norm leaves a gradient unchanged if the gradient's norm is
-    below the limit. The norm and the limit are powers of two."""
+    """Check that clip_by_global_norm leaves a gradient unchanged if its norm is below the limit. The check uses the
+    formula of each framework. The norm and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

@@ -1,5 +1,5 @@
-"""Check optimizers where golden vectors cannot: a hundred steps of one compiled program, large tables, and memory
-limits."""
+"""Check properties of optimizers that golden vectors cannot express: a hundred steps of one compiled program, large
+tables, and memory limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(label: str, **options: Any) -> Any:
 
 
 def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
-    """Check that a hundred steps of one compiled program give the oracle's bits."""
+    """Check that a hundred steps of one compiled program return the same bits as the oracle."""
     plain = dense((ROWS, 3), "compiled")
     grads = [slices(layout, "float32", "int32", (3,), "compiled") for layout in LAYOUTS]
     optimizer = made(label, rows=rows)
@@ -94,8 +94,8 @@ for _label in OPTIMIZERS:
 
 @check("optimizers/memory-1e7-rows", "16")
 def step_memory(backend: Backend) -> None:
-    """Check that an adam step on a table of 1e7 x 4 allocates no table-sized array. The table and each moment have 160
-    MB."""
+    """Check that an adam step on a table of 1e7 x 4 allocates no table-sized array. The table occupies 160 MB, and so
+    does each moment."""
     table = own_calls_of(backend).trainable(np.zeros((10_000_000, 4), np.float32))
     optimizer = islices.optim.adam(0.01)
     state = optimizer.init(table)

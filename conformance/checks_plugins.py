@@ -1,4 +1,4 @@
-"""Check a backend's sparse type with only islices' functions, so that the checks also run on plug-ins."""
+"""Check a backend's sparse type. The checks call only functions of islices, so they also run on plug-ins."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant. The jobs of --command are
     last.
 
-    A variant without a selected case gets no job. The framework of a backend without jobs is never imported. This
-    function imports no framework either.
+    A variant without a selected case gets no job. If a backend gets no job, its framework is never imported. This
+    function itself imports no framework.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
@@ -207,7 +207,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- results
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """Return the primitives that mode framework needs and that a backend in these runs lacks."""
+    """Return the primitives that a backend in these runs lacks although mode framework needs them."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 

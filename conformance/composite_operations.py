@@ -67,7 +67,7 @@ def _lookup_gradient(
     **options: Any,
 ) -> Any:
     """Return the gradient of sum(lookup * upstream) with respect to the table. With `weights`, return (gradient of the
-    table, gradient of the weights). The framework computes the product and the sum."""
+    table, gradient of the weights). The framework, not islices, computes the product and the sum."""
     own = own_calls_of(islices.get_backend(table))
     parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     if weights is None:
@@ -113,8 +113,8 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return a result as one array. For clip_by_value, which coalesces, this is the dense array; for other operations,
-    the stored values."""
+    """Return a result as one array. For clip_by_value, which coalesces, the array is the dense result. For all other
+    operations, the array contains the stored values."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values
@@ -140,8 +140,8 @@ def _per_sample(method: str) -> Callable[..., Any]:
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Differentiate an invalid loss per sample, which must raise an error. `kind` selects the mistake: the loss is not
-    one number per sample, or a sample influences another sample's loss."""
+    """Compute the per-sample gradients of an invalid loss. The call must raise an error. `kind` selects the mistake:
+    the loss is not one number per sample, or a sample influences another sample's loss."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -168,8 +168,8 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """Take several steps, and return the table and the state as one dict. The steps use the gradients cyclically, and
-    also the numbers of a hyperparameter that is a list."""
+    """Take several steps, and return the table and the state as one dict. The steps use the gradients in turn, and
+    begin again after the last gradient. If a hyperparameter is a list, the steps use its numbers in the same manner."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
@@ -180,8 +180,8 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """Return the value of a schedule at a step, where `step` counts the earlier steps. A traced `step` must be smaller
-    than the length of `values`."""
+    """Return the value of a schedule at a step, where `step` counts the earlier steps. If `step` is traced, it must be
+    smaller than the length of `values`."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)

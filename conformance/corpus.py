@@ -1,4 +1,4 @@
-"""Turn a real text into embedding input: the documentation topics of CPython (pydoc_data.topics) as ids.
+"""Turn a real text into ids for embeddings. The text is the documentation topics of CPython (pydoc_data.topics).
 
 The id of a word or punctuation mark is its rank by frequency, starting at 1; id 0 is padding. Each paragraph becomes
 one row of ids, cut or padded to a fixed length. Plain Python computes everything, so every framework and the oracle get
@@ -27,7 +27,7 @@ def paragraphs() -> list[list[str]]:
 
 
 def batch(rows: int, length: int) -> tuple[Array, int]:
-    """Return (ids of shape (rows, length), number of distinct ids, with the padding id)."""
+    """Return (ids of shape ``(rows, length)``, number of distinct ids including the padding id)."""
     chosen = [words[:length] for words in paragraphs()[:rows]]
     counts = Counter(word for words in chosen for word in words)
     ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
@@ -36,8 +36,8 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """Return a seeded float32 upstream gradient of shape (*ids.shape, width), with absolute values between 1/16 and
-    33/16."""
+    """Return a seeded float32 upstream gradient of shape ``(*ids.shape, width)``, whose numbers have absolute values
+    between 1/16 and 33/16."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

@@ -95,8 +95,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result. In the errors group, it is ``{"raises": name, "message": [words]}``. The only flag is
-    "eager", for a case that cannot be traced.
+    ``expect`` is the result. In the errors group, ``expect`` is ``{"raises": name, "message": [words]}``. The only
+    possible flag is "eager". This flag marks a case that cannot run in traced mode.
     """
 
     id: str
@@ -135,8 +135,8 @@ def _show(x: Any) -> str:
 
 # ---------------------------------------------------------------------- nested values
 def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
-    """Return a copy of nested lists, tuples and dicts with fn applied to each leaf. Anything else is a leaf, including
-    None."""
+    """Return a copy of nested lists, tuples and dicts with fn applied to each leaf. Every other object is a leaf, and
+    so is None."""
     if isinstance(x, dict):
         return {key: map_leaves(fn, item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):
@@ -230,8 +230,8 @@ def vector_files() -> list[Any]:
 
 @functools.cache
 def _vectors() -> tuple[str, list[str]]:
-    """Return (SHA-256 of the vector files, the lines that contain the cases). A wheel contains both in one packed
-    file."""
+    """Return (SHA-256 of the vector files, the lines that contain the cases). In a wheel, one packed file contains the
+    hash and the lines."""
     packed = resources.files("islices.conformance") / "vectors.xz"
     if packed.is_file():
         return unpack(packed.read_bytes())
@@ -262,8 +262,8 @@ HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Return all golden cases in the order of GROUPS. The JSON is not decoded, because decoding takes ten times as long
-    as reading the lines."""
+    """Return all golden cases in the order of GROUPS. The JSON of the cases stays undecoded, because decoding takes ten
+    times as long as reading the lines."""
     found = []
     for line in _vectors()[1]:
         if head := HEAD.match(line):
@@ -281,8 +281,8 @@ def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
     quick.json lists these cases. In modes host and framework, the quick profile also runs all cases of bad input,
-    because such cases compute nothing. The "slow errors" in quick.json are left out, because they import a second
-    framework or trace a model.
+    because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they import a
+    second framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -46,7 +46,8 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """Return the deviations in the package of the backend's class; [] if the package has no deviations.toml."""
+    """Return the deviations that the package of the backend's class declares. Return [] if the package has no
+    deviations.toml."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:

@@ -1,5 +1,5 @@
-"""Define the table of calls with bad input. Each row has the exception that the specification requires, and the words
-that the message must contain.
+"""Define the table of calls with bad input. Each row contains the exception that the specification requires, and the
+words that must occur in its message.
 
 A message names the argument, its value, and the accepted values (SPEC.md, "Bad input").
 """
@@ -42,7 +42,8 @@ GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """Mark an array, so that the suite converts the array to a framework other than the one under test."""
+    """Mark an array as foreign. The suite converts a foreign array to a framework other than the framework under
+    test."""
     return {"foreign": x}
 
 
@@ -51,7 +52,8 @@ TABLE: dict[str, tuple[str, str, list[str], str, list[Any], dict[str, Any]]] = {
 
 
 def row(raises: str, id: str, message: str, op: str, *args: Any, clause: str = "", **kwargs: Any) -> None:
-    """Add a row to the table. `message` has the parts that the error must contain, in any order, separated by " ... ".
+    """Add a row to the table. `message` contains parts of the error's message, separated by " ... ". The error must
+    contain all parts, in any order.
 
     An IndexError about `indices` or `ids` belongs to clause 2. Other bad input belongs to `clause`, or to the clause of
     the operation if `clause` is empty.

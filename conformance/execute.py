@@ -1,7 +1,7 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
 If the setup raises an error, the case is a harness error (`HarnessError`). A case fails if the call raises an
-unexpected error, changes an argument (`ChangedInputError`), or returns another result than expected.
+unexpected error, changes an argument (`ChangedInputError`), or returns an unexpected result.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def to_numpy(x: Array) -> Host:
 
 
 def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) -> Any:
-    """Convert plain data to arguments for a backend. If `traced` is given, take the arrays from this iterator
-    instead."""
+    """Convert plain data to arguments for a backend. If `traced` is given, take the arrays from this iterator instead
+    of converting them."""
     if isinstance(x, Array):
         if traced is not None:
             return next(traced)
@@ -124,8 +124,8 @@ def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
 
 
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
-    """Run a case and return the result as plain data. Raise HarnessError, UnsupportedError, or the error of the
-    call."""
+    """Run a case and return the result as plain data. Raise HarnessError or UnsupportedError. If the call itself raises
+    an error, pass it on."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
@@ -159,8 +159,8 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
 
 
 def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return (arguments, plain data of the arguments) for the arguments that the call must not change. If the backend
-    updates the table in place, omit the table, all arguments before the table, and the state."""
+    """Select the arguments that the call must not change, and return (these arguments, their plain data). If the
+    backend updates the table in place, omit the table, all arguments before the table, and the state."""
     place = 2 if case.op == "optimizer_steps" else 0 if case.op.startswith(("scatter_", "renorm_")) else None
     if place is None or not backend.in_place(arguments[place]):
         return (arguments, options), (case.args, case.kwargs)
@@ -209,7 +209,7 @@ def forget_compiled(backend: Backend) -> None:
 
 
 def _is_wide(case: Case) -> bool:
-    """Return True if the case has 64-bit data, for which JAX needs its x64 mode."""
+    """Return True if the case contains 64-bit data. For 64-bit data, JAX needs its x64 mode."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
 
@@ -241,8 +241,8 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return (the compiled operation, a list). When the operation is traced with a skeleton's arguments, the list gets
-    the structure of the result, for `reassemble`."""
+    """Return (the compiled operation, a list). When the framework traces the operation, the structure of the result is
+    appended to the list. `reassemble` needs this structure."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:
@@ -293,8 +293,8 @@ def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
     """Describe the first difference in one line; return "" if there is none.
 
-    Compare bits, except that NaN equals NaN and -0 equals +0. Ignore sentinel slots of `expected`. The shapes () and
-    (1,) are equal. The flag coalesced may also be True where False is expected.
+    Numbers must have the same bits, but NaN equals NaN, and -0 equals +0. Sentinel slots of `expected` are ignored. The
+    shapes () and (1,) count as equal. The flag coalesced may also be True where False is expected.
     """
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:

@@ -1,7 +1,8 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Most inputs are small numbers from a seeded generator, so that results are rounded but never subnormal. The oracles
-compute the expected results (`islices.conformance.oracles`). Every run writes the same bytes.
+Most inputs are small numbers from a seeded random generator. Operations on these numbers round, but never have
+subnormal results. The oracles compute the expected results (`islices.conformance.oracles`). Every run writes the same
+bytes.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit hundreds of
-    places lower may decide the rounding."""
+    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit that is less
+    significant by hundreds of places may decide the rounding."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)

@@ -1,4 +1,5 @@
-"""Make the cases of gradients through norms and clips, with whole numbers for which every step is exact in any order.
+"""Make the cases of gradients through norms and clips. All numbers are whole, and they are chosen so that every
+operation is exact in any order.
 
 `TABLE` contains the sums of duplicate rows. All norms and all positive limits are powers of two, and the dot product of
 an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
@@ -28,7 +29,7 @@ Rows = list[tuple[int, ...]]
 def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
     """Return indices and rows of slices whose dense array is the table, or zeros for the kinds "zero" and "empty".
 
-    The number of slots is 0, 4 or 8, because compilers compile again for each number.
+    Only 0, 4 and 8 slots occur, because compilers compile a new program for each number of slots.
     """
     if kind == "empty":
         return [], []

@@ -35,7 +35,7 @@ class Interpreter(NamedTuple):
     """A Python interpreter that runs the suite.
 
     `alone` is a folder that contains only islices, for the import path, or "" for the interpreter of this process.
-    `prefix` is the folder of the interpreter's environment.
+    `prefix` is the folder of the environment to which the interpreter belongs.
     """
 
     path: str
@@ -54,8 +54,8 @@ def here() -> Interpreter:
 
 
 def look_at(path: str, folder: Path) -> Interpreter:
-    """Return the interpreter at a path; raise UsageError if it cannot run the suite. `folder` gets a subfolder with
-    links to islices."""
+    """Return the interpreter at a path; raise UsageError if it cannot run the suite. The function makes a subfolder of
+    `folder` that contains links to islices."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
     # absolute, for another working folder; links stay, because Python finds its environment through them

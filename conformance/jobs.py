@@ -1,4 +1,4 @@
-"""Run the suite: each backend of each interpreter has a separate process, and two processes run at a time.
+"""Run the suite. Each backend of each interpreter runs in a separate process, and two processes run at a time.
 
 The variants of a backend share one process, with its imports and compiled programs. A variant with environment
 variables has a separate process.
@@ -114,8 +114,8 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
 
 
 def _give_headers(runs: list[Run], job: Job) -> None:
-    """Add the runs and headers that a process did not write because it ended early. The report then lists every
-    variant."""
+    """Add the runs and headers that a process did not write because it ended early. With these headers, the report
+    lists every variant."""
     runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
     for run, variant in zip(runs, job.variants, strict=True):
         if not run.header:
@@ -135,8 +135,8 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def programs_kept() -> dict[str, str]:
-    """Return the environment variables that make JAX keep compiled programs in the user's cache; {} if the cache has no
-    absolute path.
+    """Return the environment variables that make JAX keep compiled programs in the user's cache; return {} if the path
+    of the cache is not absolute.
 
     JAX compiles one program for each operation on each shape. Compiling a program takes 20 to 50 ms; loading a compiled
     program takes a quarter of this time.

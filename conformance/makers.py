@@ -77,7 +77,7 @@ def slices_of(rows: list[list[float]], ids: list[int], shape: Shape, dtype: str 
 
 
 def duplicates(seed: str, dtype: str = "float32", index_type: str = "int64") -> Slices:
-    """Return 24 unsorted slices with duplicate rows. A row has three numbers."""
+    """Return 24 unsorted slices with duplicate rows. Each row contains three numbers."""
     return slices("unsorted-duplicates", dtype, index_type, (3,), seed)
 
 
@@ -89,7 +89,8 @@ def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
 
 
 def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
-    """Yield slices for every combination of layout and dtype, each with only one index type and one row shape."""
+    """Yield slices for every combination of layout and dtype. Each combination has only one index type and one row
+    shape."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
         row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]

@@ -1,5 +1,5 @@
-"""Define `islices new-backend`, which writes the skeleton of an adapter. The skeleton has the methods of stage 1 of
-`islices.backend.Backend`, each with a likely implementation.
+"""Define `islices new-backend`, which writes the skeleton of an adapter. The skeleton contains the methods of stage 1
+of `islices.backend.Backend`. Each method has a likely implementation.
 
 The implementations assume that the library follows the array API. When stage 1 is correct, mode host passes the suite,
 because NumPy replaces every other primitive. For mode framework, `islices conform` counts the cases that need each
@@ -57,8 +57,8 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the primitives that a skeleton still lacks, as pairs (primitive, number of cases that need it), with the
-    largest number first.
+    """Return the primitives that a skeleton still lacks, as pairs (primitive, number of cases that need the primitive).
+    The pair with the largest number comes first.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ FORMATS = {
 
 # ---------------------------------------------------------------------- rounding
 def round_to(x: Fraction | float | int, dtype: str) -> float | int:
-    """Return x rounded to a floating dtype, to nearest, ties to even. Overflow gives infinity. For an integer dtype,
-    return int(x)."""
+    """Return x rounded to the nearest number of a floating dtype, with ties to even. Overflow gives infinity. For an
+    integer dtype, return int(x)."""
     if dtype in ("int32", "int64"):
         return int(x)
     if isinstance(x, float) and not math.isfinite(x):
@@ -38,8 +38,8 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
 
 
 def round_ratio(n: int, d: int, dtype: str) -> float:
-    """Return n / d rounded to a floating dtype, to nearest, ties to even. d is positive; the fraction need not be in
-    lowest terms."""
+    """Return n / d rounded to the nearest number of a floating dtype, with ties to even. d is positive. The fraction
+    need not be in lowest terms."""
     if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]
@@ -77,8 +77,8 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, and for two
-    floats if one is not finite, the function returns `operation(a, b)`.
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, the function
+    returns `operation(a, b)`. For two floats of which one is not finite, the function returns the same.
 
     `numerator(n, d, m, e)` returns the numerator of the result for a = n / d and b = m / e. The denominator is d * e.
     """
@@ -128,8 +128,8 @@ def halves(terms: list[Any], kind: str) -> Any:
 
 
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
-    """Return the sum of the rows, added from left to right (clause 3). Each addition rounds to the wide type; 16-bit
-    results are rounded again at the end."""
+    """Return the sum of the rows, added from left to right (clause 3). Each addition is rounded to the wide type. A
+    16-bit result is rounded again at the end."""
     total = contributions[0]
     for row in contributions[1:]:
         total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
@@ -226,7 +226,8 @@ def exact_norm(leaves: list[Any], ord: Any) -> float:
 
 
 def norm_of(data: list[Any], ord: Any = 2) -> float:
-    """Return the float64 norm of a list of numbers. A NaN gives NaN; else an infinity gives infinity."""
+    """Return the float64 norm of a list of numbers. If a number is NaN, the norm is NaN. Otherwise, if a number is
+    infinite, the norm is infinite."""
     if any(math.isnan(v) for v in data):
         return math.nan
     if any(math.isinf(v) for v in data):
@@ -336,8 +337,8 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 # ---------------------------------------------------------------------- rows and padding
 def filtered(x: Any, keep: Any) -> Any:
-    """Return only the rows r for which keep(r) is True. A sparse result omits the other rows; a dense result has zeros
-    instead."""
+    """Return x with only the rows r for which keep(r) is True. A sparse result omits the other rows, and a dense result
+    has zeros in their place."""
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]

@@ -46,7 +46,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the leading shape of a lookup's result, with one position per bag."""
+    """Return the shape of a lookup's result without the dimension of a row. The shape has one position per bag."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -59,7 +59,8 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions of ids that read no row: negative ids if invalid="drop", and ids after the last bag."""
+    """Return the positions of ids for which no row is read. These are ids after the last bag and, if invalid="drop",
+    negative ids."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -235,7 +236,7 @@ def rounded_part(exact: list[Any], dtype: str, shape: Shape) -> Array:
 
 
 class Samples:
-    """The slices of each sample. If the table is also the output layer, `product` has the factors (g, x) of that
+    """The slices of each sample. If the table is also the output layer, `product` contains the factors (g, x) of that
     layer's gradient."""
 
     def __init__(
@@ -338,7 +339,8 @@ def norms_array(norms: list[float], dtype: str) -> Array:
 
 def per_sample(method: str, *names: str) -> Any:
     """Return an oracle that makes `Samples` and calls one of its methods. The oracle accepts the arguments of
-    `Samples`, then the positional arguments of the method. `names` lists the keyword arguments that the method gets."""
+    `Samples`, then the positional arguments of the method. `names` lists the keyword arguments that are passed to the
+    method, not to `Samples`."""
 
     def oracle(upstream: Array, ids: Ids, num_rows: int, *arguments: Any, **options: Any) -> Any:
         own = {name: options.pop(name) for name in names if name in options}

@@ -20,7 +20,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 class Rounded:
-    """A number x of a floating dtype (`kind`), with operations that round once."""
+    """A number x of the floating dtype `kind`. Each operation on such numbers rounds once."""
 
     __slots__ = ("kind", "x")
 
@@ -77,8 +77,8 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64. There is one factor base^(2^k) per binary digit 1 of t. The first half of the factors
-    is multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts as 0."""
+    """Return base^t in float64. Each binary digit 1 of t gives one factor base^(2^k). The first half of the factors is
+    multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -91,14 +91,14 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: Hyper, t: int) -> Hyper:
-    """Return the hyperparameters as numbers for step t. The numbers of a list are used cyclically; an array contains
-    one number."""
+    """Return the hyperparameters as numbers for step t. If a hyperparameter is a list, the steps use its numbers in
+    turn, and begin again after the last number. An array contains one number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
 
 def is_on(x: Any) -> bool:
-    """Return True for a nonzero number, a schedule or an array. The formula then contains the term of this
+    """Return True for a nonzero number, a schedule or an array. For such a value, the formula contains the term of this
     hyperparameter."""
     return isinstance(x, (list, Array)) or x != 0
 
@@ -124,8 +124,8 @@ def numbers_of(name: str, h: Hyper, t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. All factors after the
-    first that rounds to 1 also round to 1."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 if the product is at most 1e-290. The computation stops
+    at the first factor that rounds to 1, because all later factors also round to 1."""
     product = ONE
     for k in range(1, t + 1):
         factor = ONE - HALF * power(c, k)
@@ -298,8 +298,8 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """Return the table and the state after several steps, which use the gradients cyclically. A gradient of None causes
-    no step. `state` is the state before the first step."""
+    """Return the table and the state after several steps. The steps use the gradients in turn, and begin again after
+    the last gradient. If a gradient is None, no step is taken. `state` is the state before the first step."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])

@@ -1,4 +1,4 @@
-"""Check a command's arguments and output files before a long run begins, and write the output."""
+"""Check the arguments and the output files of a command before its long run begins, and write the output."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def need_rich() -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line to a width, and return the lines. Further lines have the indentation of the first line, or four
-    spaces if it has none."""
+    """Wrap a line to a width, and return the lines. All lines are indented like the first line. If the first line is
+    not indented, the other lines are indented by four spaces."""
     indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]
@@ -50,8 +50,8 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise UsageError,
-    which names the option."""
+    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise a UsageError
+    that names the option."""
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))

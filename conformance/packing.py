@@ -1,4 +1,4 @@
-"""Pack the golden vectors for a wheel into one compressed text, in which the elements of float arrays are bits.
+"""Pack the golden vectors for a wheel into one compressed text. The text contains the elements of float arrays as bits.
 
 setup.py runs this file before the package is installed. May import: the standard library.
 """

@@ -1,8 +1,8 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
-The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. A test of
-the suite gives an attempt at a case to the fixture ``islices_verdict``, which decides the outcome. With
-``--islices-report``, each outcome becomes a line of the report.
+The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. Each test
+of the suite passes a function that attempts a case to the fixture ``islices_verdict``. The fixture decides the outcome.
+With ``--islices-report``, each outcome becomes a line of the report.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _check_environment(variant: Variant) -> None:
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """Return the modes of the backend that the variant and --islices-modes both allow. If the variant cannot run here,
-    return []."""
+    """Return the backend's modes that both the variant and --islices-modes allow. If the variant cannot run on this
+    machine, return []."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
@@ -89,8 +89,8 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
 def parametrize(
     metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
 ) -> None:
-    """Parametrize a test function of (subject, mode, variant) with the items of `find(selection, modes)`. Skip variants
-    for which `runs(variant)` is False."""
+    """Parametrize a test function that has the parameters (subject, mode, variant). `find(selection, modes)` returns
+    the items. Skip variants for which `runs(variant)` is False."""
     selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
     params = [
         pytest.param(
@@ -105,8 +105,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the cases by variant, and put mode host last within a variant. By then, the process that tests NumPy has
-    compiled the kernels that mode host uses."""
+    """Order the cases by variant, and put mode host last within a variant. Mode host uses kernels that the process for
+    NumPy compiles; the other modes give this process time to finish."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -126,8 +126,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The writer of the report of one process. Each variant is one run: a header, a line at the start and the end of
-    each case, and a footer."""
+    """The writer of the report of one process. Each variant is one run. A run consists of a header, a line at the start
+    and a line at the end of each case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -146,12 +146,14 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """Write a line about the current work, which `islices conform` shows. Do nothing without --islices-phases."""
+        """Write a line about the current work to the report, where `islices conform` reads the line. Do nothing without
+        --islices-phases."""
         if self.phases:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """Begin the run of a variant. First end the current run, and write empty runs for the variants in between."""
+        """Begin the run of a variant. First end the current run, and write empty runs for the variants between that run
+        and the new run."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)
@@ -159,7 +161,7 @@ class Report:
 
     def end(self, exit: int) -> None:
         """End the current run. The footer contains `exit`, pytest's exit status, if `exit` is above 1. Otherwise the
-        footer contains 1 if a case fails or is a harness error, else 0."""
+        footer contains 1 if a case fails or is a harness error, and 0 if no case does."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))

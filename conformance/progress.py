@@ -2,7 +2,7 @@
 
 On a terminal with rich, progress lines show the current work. A bar prints nothing if rich is not installed or the
 output is not a terminal. A board needs rich. Without a terminal, a board prints a line when a process ends, and a line
-per minute about the running processes. So a CI log has no control characters and no long silence.
+per minute about the running processes. So a CI log contains no control characters, and never stays silent for long.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Show that the process has ended, with `outcome`, or with the counts of cases if `outcome` is empty."""
+        """Show that the process has ended, together with `outcome`. If `outcome` is empty, show the counts of cases
+        instead."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False
@@ -138,8 +139,8 @@ class Watched:
 def board(names: Sequence[str]) -> Iterator[list[Watched]]:
     """Show the progress of several processes; the context gives one `Watched` for each.
 
-    A terminal shows one changing line per process. Other outputs get a line when a process ends, and a line per minute
-    about the running processes.
+    A terminal shows one changing line per process. On other outputs, the board prints a line when a process ends, and a
+    line per minute about the running processes.
     """
     with shown() as progress:
         tasks = {name: progress.add_task(name, total=None, visible=False, start=False) for name in names}

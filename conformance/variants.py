@@ -32,9 +32,9 @@ class Variant(NamedTuple):
     says : str
         A short description.
     backends : tuple of str
-        The backends with this variant. Empty means all.
+        The backends that have this variant. An empty tuple means all backends.
     modes : tuple of str
-        The modes in which the variant runs. Empty means all modes of the backend.
+        The modes in which the variant runs. An empty tuple means all modes of the backend.
     environment : mapping of str to str
         Environment variables that are set when the process starts. A variant with such variables has a separate
         process; all other variants of a backend share one process.
@@ -45,8 +45,8 @@ class Variant(NamedTuple):
     device : callable of Backend -> str, or None
         A function that returns the device on which the backend puts arrays. None means the framework's default device.
     group : str
-        The only group of cases that the variant runs; no other variant runs this group. Empty means all groups that
-        have no such variant.
+        The only group of cases that the variant runs; no other variant runs this group. An empty text means all groups
+        without such a variant.
     absent : callable of Backend -> str
         A function that returns the reason why the variant cannot run on this machine, or "" if it can.
     """

@@ -19,7 +19,7 @@ class MismatchError(AssertionError):
 
 
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
-    """Call an attempt, which raises an exception unless the case passes, and return (outcome, details).
+    """Call `attempt`, and return (outcome, details). The attempt raises an exception unless the case passes.
 
     The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail".
     The outcome is "unsupported" for an UnsupportedError. A case without a declaration is also "unsupported" if the case

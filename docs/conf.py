@@ -1,7 +1,7 @@
 """Configure Sphinx for the pages (`make docs`).
 
-The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Neither
-the build nor the pages use the network.
+The source folder is the project's root, so that links between Markdown files work on the site as they do on GitHub.
+Neither the build nor the pages use the network.
 """
 
 import importlib.util

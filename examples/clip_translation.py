@@ -1,7 +1,8 @@
-"""Clip the gradients of a translation-style model: two embeddings, repeated words, one global norm.
+"""Clip the gradients of a translation model by their global norm.
 
-torch's clip_grad_norm_ raises an error for sparse gradients, and a norm of the stored values counts each occurrence of
-a word separately. This program uses the norm of the summed gradient.
+The model has two embeddings, and each batch contains words more than once. torch's clip_grad_norm_ raises an error for
+sparse gradients, and a norm of the stored values would count each occurrence of a word separately. This program
+computes the norm after it has summed each word's gradients.
 """
 
 import torch

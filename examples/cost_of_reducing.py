@@ -1,6 +1,7 @@
-"""Estimate the cost of each strategy of `all_reduce` for your own job, with the formulas that choose the strategy.
+"""Estimate the time of each strategy of `all_reduce` for your own job.
 
-docs/distributed.md explains the strategies. The ids follow Zipf's law, so that ranks share many rows.
+docs/distributed.md explains the strategies. The program uses the formulas by which `all_reduce` chooses a strategy. The
+ids follow Zipf's law, so that the ranks have many rows in common.
 """
 
 import numpy as np
@@ -21,8 +22,8 @@ def different(draws: int) -> float:
 
 
 def table(ranks: int) -> dict[str, float]:
-    """Return the milliseconds of each strategy of all_reduce, of a gather of all ranks' uncoalesced slices, and of the
-    chosen strategy."""
+    """Return the milliseconds of each strategy of `all_reduce`, and of the strategy that `all_reduce` would choose.
+    "raw slices" is a gather of all ranks' uncoalesced slices."""
     found = costs(ranks, row_bytes=ROW_BYTES, most=different(IDS), union=different(ranks * IDS))
     raw = Cost(IDS * ROW_BYTES * (ranks - 1), 1)
     times = {

@@ -1,4 +1,5 @@
-"""Define your own optimizer: row-wise Adagrad with a cap on each row's step. Three frameworks compute the same bits."""
+"""Define your own optimizer, a row-wise Adagrad that limits the step of each row. Three frameworks compute the same
+bits."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from islices.optim.operators import div, minimum, mul, row_mean, sqrt
 
 
 def capped_adagrad(g: Any, w: Any, accumulator: Any, lr: Any, eps: Any, cap: Any, one: Any) -> Any:
-    """Apply Adagrad with one accumulator per row. The root mean square of a row's step is at most lr * cap."""
+    """Apply Adagrad with one accumulator per row. The root mean square of a row's step is at most `lr` times `cap`."""
     accumulator = accumulator + row_mean(mul(g, g))
     step = div(g, sqrt(accumulator) + eps)
     size = sqrt(row_mean(mul(step, step)))

@@ -1,8 +1,8 @@
-"""Train an embedding model on several ranks: one batch per rank, one all-reduce per step.
+"""Train an embedding model on several ranks, with one batch per rank and one all-reduce per step.
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-For the table, a rank sends only gradients of rows that some rank's batch uses, with duplicates summed. After every
+A rank sends the gradients of only those table rows that some rank's batch uses, with duplicates summed. After every
 step, all ranks have tables with the same bits.
 """
 

@@ -2,9 +2,9 @@
 
     python examples/dlrm.py dlrm --mini-batch-size=1024 --optimizer=rwsadagrad ...
 
-This command runs dlrm/dlrm_s_pytorch.py with the arguments after the folder. Optimizers of islices replace the
-program's sgd, adagrad and rwsadagrad, and `--optimizer=adam` is new. With `--by=torch` before these arguments, the
-program keeps its optimizers (adam then means torch's SparseAdam for tables, and Adam for other parameters).
+The command passes the arguments after the folder to dlrm/dlrm_s_pytorch.py. Optimizers of islices replace the program's
+sgd, adagrad and rwsadagrad, and `--optimizer=adam` is a new choice. With `--by=torch`, the program keeps its
+optimizers; adam then uses torch's SparseAdam for tables, and torch's Adam for other parameters.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""Train one model on four frameworks: one table, one loss, the same rows after ten steps.
+"""Train the same model on four frameworks, and compare the tables after ten steps.
 
-Only `score`, a product and a sum, differs between the frameworks; its gradient is `target` on each framework. The
-lookup, its gradient, the clipping and lazy Adam are from islices, with the same bits on each framework.
+Only `score` uses operations of the framework: a product and a sum, whose gradient is `target`. The lookup, its
+gradient, the clipping and lazy Adam are functions of islices, which have the same bits on each framework.
 """
 
 import numpy as np

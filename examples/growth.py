@@ -1,4 +1,4 @@
-"""Draw how a call's time and memory grow with stored rows, and with table rows: growth.py FILE.svg (on Linux)."""
+"""Plot how the time and memory of calls grow with stored rows and with table rows: growth.py FILE.svg (on Linux)."""
 
 import os
 import sys

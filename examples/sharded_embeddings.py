@@ -1,8 +1,8 @@
-"""Train an embedding whose rows are spread over the ranks; each step fetches the rows that it needs.
+"""Train an embedding whose rows are spread over the ranks. In each step, a rank fetches the rows that it needs.
 
     mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 
-The program trains in NumPy: words of one sentence become similar to each other, and different from a word of another
+The program trains in NumPy. Words of one sentence become similar to each other, and different from a word of another
 sentence. Only the last bits of the losses depend on the number of ranks.
 """
 
@@ -24,8 +24,8 @@ def rows(start: int, stop: int) -> np.ndarray:
 
 
 def sentences(step: int) -> np.ndarray:
-    """Return an array (sentences, 3): two words of a sentence, and one word of another sentence. All ranks compute the
-    same array, and each rank uses a part of the array."""
+    """Return an array of shape (sentences, 3). Each line has two words of one sentence, and one word of another
+    sentence. All ranks compute the same array, and each rank uses a part of the array."""
     draw = np.random.default_rng(step)
     topics = draw.integers(0, 10, SENTENCES)
     pairs = topics[:, None] + 10 * draw.zipf(1.3, (SENTENCES, 2)) % WORDS

@@ -1,6 +1,6 @@
 """Train only the new words of a pre-trained table. Every other row keeps its bits.
 
-Rows that are frozen in the optimizer keep their bits in spite of weight decay, and the optimizer drops their gradients.
+The optimizer freezes the other rows: it drops their gradients, and applies no weight decay to them.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """Test that all parts of islices come from the same checkout, for any installation and any working directory.
 
-The tests use two copies of the checkout. An environment has an editable install of one copy.
+The tests use two copies of the checkout, and an environment with an editable install of one copy.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def imports(name: str) -> tuple[Import, ...]:
     def named(argument: ast.expr) -> Iterator[str]:
         if isinstance(argument, ast.Constant):
             yield str(argument.value)
-        elif isinstance(argument, (ast.Name, ast.Attribute)):  # a name, or a name of a module
+        elif isinstance(argument, (ast.Name, ast.Attribute)):  # `NAME`, or `module.NAME`
             constant = ast.unparse(argument).rpartition(".")[2]
             beside = [one.target for one in found if one.target in MODULES]
             yield from {known[constant] for m in [name, *beside] if constant in (known := constants(m))}

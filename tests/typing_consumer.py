@@ -1,4 +1,4 @@
-"""A program such as a user writes. tests/test_typing.py checks that mypy --strict and pyright accept each line.
+"""A program like one that a user writes. tests/test_typing.py checks that mypy --strict and pyright accept each line.
 
 Each of the last four functions has one mistake, with a comment that ignores the error. An unnecessary comment is an
 error too (warn_unused_ignores).

@@ -1,15 +1,17 @@
-"""The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
+"""The JAX backend. The backend computes with XLA's operations, uses `BCOO` as JAX's sparse type, and registers
+`IndexedSlices` as a pytree.
 
-The backend handles these properties of JAX (the modules `precision`, `scatters` and `host_views` list more):
+The backend compensates for the following properties of JAX. The modules `precision`, `scatters` and `host_views` list
+more.
 
-- Inside `jax.jit` shapes are static. An operation cannot remove a slot, so the slot's index becomes the sentinel
-  ``rows``. `BCOO` marks its padding with the same index; the values of padding slots need not be zero.
-- XLA rewrites ``a / broadcast(b)`` to a product with the reciprocal, also in eager code; the result can be 1 ulp off.
-  So `div` broadcasts the divisor before the division; in traced code a barrier separates the two. XLA contracts a
-  product and a sum to a fused multiply-add, and moves additions into scatters, even across a barrier. Only a selection
-  between the product and the sum prevents both rewrites, and `precision.apart` inserts one.
-- JAX compiles an operation for every new shape. So operations that only copy memory use NumPy views of CPU arrays,
-  which need no compilation.
+- Inside `jax.jit`, shapes are static, so an operation cannot remove a slot. Instead, the slot's index becomes the
+  sentinel ``rows``. `BCOO` marks its padding with the same index. The values of padding slots need not be zero.
+- XLA replaces ``a / broadcast(b)`` by a product with the reciprocal, even in eager code, and the result can be wrong by
+  1 ulp. So `div` first broadcasts the divisor; in traced code, a barrier separates the broadcast from the division. XLA
+  also merges a product and a sum into a fused multiply-add, and moves additions into scatters, even across a barrier.
+  Only a selection between the product and the sum prevents both, and `precision.apart` inserts one.
+- JAX compiles each operation again for every new shape. So operations that only copy memory use NumPy views of CPU
+  arrays, which need no compilation.
 """
 
 from __future__ import annotations
@@ -41,20 +43,20 @@ from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
 
-#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
-#: self.
+#: Makes a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: `self`.
 method: Any = staticmethod
 
 
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return both operands; a Python number becomes a constant of the other operand's dtype."""
+    """Return both operands as arrays. If one is a Python number, it becomes a constant with the dtype of the other."""
     if isinstance(a, (int, float)):
         return constant(a, b.dtype), b
     return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return a method that calls `fn` with two operands, one of which may be a Python number."""
+    """Wrap a function of two arrays as a method in which one of the operands may also be a Python number."""
     return method(lambda a, b: fn(*_operands(a, b)))
 
 
@@ -94,7 +96,7 @@ class JaxBackend(Backend):
         if len(x.sharding.device_set) == 1:
             start = x.unsafe_buffer_pointer()
             return start, start + x.nbytes
-        shards = x.addressable_shards  # the first piece identifies an array of several pieces
+        shards = x.addressable_shards  # the first piece identifies an array that consists of several pieces
         return self.memory_span(shards[0].data) if shards else None
 
     def asarray(self, array: Host, like: Array | None = None) -> Array:
@@ -126,11 +128,11 @@ class JaxBackend(Backend):
         if look.views is None or look.dtypes[1] not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
-        else:  # building an array of them would take longer than the whole function
+        else:  # to make an array of the indices would take longer than the rest of this function
             indices, row = None, look.views[1].reshape(look.shapes[1][:1])
             padded = bool((row == shape[0]).any())
             look = look._replace(shapes=[look.shapes[0], row.shape], views=[look.views[0], row])
-        # padding slots may contain anything, so nothing is known about their rows yet
+        # padding slots may contain anything, so nothing is known about rows yet
         return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 
     def to_native(
@@ -182,8 +184,8 @@ class JaxBackend(Backend):
         if x.dtype == np.float64 and isinstance(x, Tracer) and not users_x64():
             return precision.leave(x, dtype)
         out = lax.convert_element_type(x, target)
-        # with xla_allow_excess_precision, XLA may skip a rounding to 16 bits if the result is widened again at once; on
-        # CPU, JAX 0.7.0 and 0.10.2 do not skip it, so no case of the suite needs this barrier
+        # With xla_allow_excess_precision, XLA may skip a rounding to 16 bits if the result is immediately widened
+        # again. JAX 0.7.0 and 0.10.2 do not skip it on CPUs, so no test case needs this barrier.
         narrowed = target.itemsize == 2 and isinstance(x, Tracer)
         return lax.optimization_barrier(out) if narrowed else out
 
@@ -212,9 +214,9 @@ class JaxBackend(Backend):
         shape = np.broadcast_shapes(a.shape, b.shape)
         dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
-            # XLA rewrites a / c as a * (1 / c) if c is one number, and (a / b) / c as a / (b * c). Under vmap c would
-            # be broadcast behind the barrier, and be one number per mapped call before it; a selection by the dividend
-            # prevents this
+            # XLA replaces a / c by a * (1 / c) if c is a single number, and (a / b) / c by a / (b * c). Under vmap, c
+            # is one number per mapped call before the barrier, and would be broadcast only after it. A selection that
+            # depends on the dividend prevents this.
             divisor = jnp.where(dividend == dividend, divisor, constant(np.nan, divisor.dtype))
             dividend, divisor = lax.optimization_barrier((dividend, divisor))
         return lax.div(dividend, divisor)
@@ -235,8 +237,7 @@ class JaxBackend(Backend):
         def holds(state: tuple[Array, ...]) -> Array:
             return jnp.any(condition(*state))
 
-        # a branch around the loop keeps XLA from moving code that does not depend on the state before the first
-        # condition
+        # the branch around the loop keeps XLA from moving loop-invariant code before the first condition
         loop = partial(lax.while_loop, holds, lambda x: body(*x))  # pyright: ignore[reportGeneralTypeIssues]
         return lax.cond(holds(state), loop, lambda x: x, state)  # type: ignore[no-any-return]
 
@@ -255,7 +256,7 @@ class JaxBackend(Backend):
         return (indices >= least) & (indices < constant(rows, indices.dtype))
 
     def isin(self, indices: Array, rows: Array) -> Array:
-        if not rows.shape[0]:  # a take of nothing would read 0, which is a row
+        if not rows.shape[0]:  # a take from an empty array would return 0, which is a row number
             return jnp.zeros(indices.shape, bool)
         ordered = lax.sort(rows)
         return self.take(ordered, jnp.searchsorted(ordered, indices)) == indices
@@ -313,7 +314,7 @@ class JaxBackend(Backend):
             return read(table, ids)
         rows = empty((*ids.shape, *table.shape[1:]), views[0].dtype)
         if rows.size:
-            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would copy
+            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # all ids are in range; "raise" would copy
         return host_views.put(rows, table)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
@@ -334,7 +335,8 @@ class JaxBackend(Backend):
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         if 0 in ordered.shape or 0 in queries.shape:
             return jnp.zeros(queries.shape, np.int32)
-        # comparing all pairs, or sorting both arrays, needs more memory; a binary search makes log(n) reads per query
+        # a binary search reads log(n) elements per query; a comparison of all pairs, or a sort of both arrays, needs
+        # more memory
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
     # ------------------------------------------------------------------ derivatives

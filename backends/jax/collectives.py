@@ -1,12 +1,13 @@
-"""Use JAX as an engine of `islices.distributed`: processes of `jax.distributed`, and the mapped axes of a program.
+"""Use JAX as an engine of `islices.distributed`. Ranks are the processes of `jax.distributed`, or mapped axes in a
+program.
 
-This module handles these properties of JAX:
+This module compensates for the following properties of JAX:
 
-- JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape (20 to 100 ms). So
-  bytes are padded to one of a few lengths (`LENGTHS`). Parts of very unequal lengths are sent in rounds, and all
-  messages of a round are as long as its longest part.
-- A collective waits for another process as long as that process lives. JAX runs some collectives before the call
-  returns, others after. So a collective with a timeout runs in a thread, which is abandoned when the timeout expires.
+- JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape, which takes 20 to 100
+  ms. So bytes are padded to one of a few lengths (`LENGTHS`). If the lengths of parts are very unequal, the parts are
+  sent in rounds. All messages of a round are as long as its longest part.
+- A collective waits for another process as long as that process lives. Some collectives run before the call returns,
+  others after it. So a collective with a timeout runs in a separate thread, which is abandoned after the timeout.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from islices.core.host_memory import empty
 from islices.core.registry import describe
 from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
 
-lax: Any = typed_lax  # some versions have no types for its collectives
+lax: Any = typed_lax  # some versions have no type annotations for collectives
 AXIS = "islices_ranks"
 BY_RANK: Any = PartitionSpec(AXIS)
 HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
-#: The lengths of messages: 8 lengths from each power of two to the next, so at most an eighth is padding. A byte
-#: encodes a length. Each length is a multiple of 16, so that arrays in rows of that length are aligned.
+#: The possible lengths of messages. There are 8 lengths per power of two, so at most an eighth of a message is padding.
+#: One byte can encode a length. Each length is a multiple of 16, so that arrays in rows of this length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 _length_class = partial(bisect.bisect_left, LENGTHS)
-#: One exchange of equal parts is replaced by rounds of unequal parts if the rounds move this many times fewer bytes.
+#: Rounds replace a single exchange of equal parts if they send fewer bytes by this factor.
 WORTH_ROUNDS = 2
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all processes that jax.distributed connects. Raise RuntimeError if jax.distributed has not
-    been initialized.
+    """Return the group of all processes that jax.distributed connects. If jax.distributed has not been initialized,
+    raise RuntimeError.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -69,19 +70,19 @@ def running() -> Group | None:
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return the group of all processes. The group is made once, so that all calls share the group's errors and counts
-    of bytes."""
+    """Return the group of all processes. There is only one such object, so that all callers share its errors and its
+    traffic."""
     return JaxGroup()
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    return None  # JAX has no object for its processes
+    return None  # JAX has no object that represents its processes
 
 
 class JaxGroup(Group):
     """The processes of jax.distributed. Each process communicates through its first device."""
 
-    #: Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
+    #: The number of seconds to wait for another rank. If it is None, JAX waits as long as the other process lives.
     timeout: float | None = None
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class JaxGroup(Group):
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         classes = np.array([_length_class(len(p)) for p in parts], np.uint8)
         classes[self.rank] = 0  # this rank keeps this part
-        table = self._run("all_gather", classes)  # [from, to] on every rank, so that all decide alike
+        table = self._run("all_gather", classes)  # [from, to], the same on every rank, so that all make the same choice
         ranks = np.arange(self.size)
         longest = [LENGTHS[table[ranks, ranks - self.size + shift].max()] for shift in range(1, self.size)]
         if sum(longest) * WORTH_ROUNDS <= (self.size - 1) * max(longest):
@@ -112,10 +113,10 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """Send each part in a separate round: in round `shift`, to the rank `shift` higher, modulo the group's size.
-        Return the received parts by rank.
+        """Send each part in a separate round, and return the parts that are received from each rank. In round `shift`,
+        each rank sends to the rank whose number is higher by `shift`, modulo the size of the group.
 
-        ``longest[shift - 1]`` is the length of all messages in round `shift`.
+        All messages in round `shift` have the length ``longest[shift - 1]``.
         """
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
@@ -125,8 +126,8 @@ class JaxGroup(Group):
         return got
 
     def _run(self, name: str, x: Host, shift: int = 0) -> Host:
-        """Return this rank's result of the collective `name`. `x` has the same shape on every rank; `shift` is the
-        distance for the collective "shift"."""
+        """Run the collective `name`, and return its result on this rank. `x` must have the same shape on every rank.
+        `shift` is the distance between ranks for the collective "shift"."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
@@ -142,7 +143,7 @@ class JaxGroup(Group):
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
         own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
-        # JAX 0.7 raises ValueError if a program fails that has run before
+        # JAX 0.7 raises ValueError if a program that has run before fails
         engines = isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in text)
         if engines and not own:
             return RankError(f"{self.engine}: another rank is gone: {text}")
@@ -161,8 +162,8 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
-    """Return ``fn()``, or raise TimeoutError if `fn` takes longer than `seconds`. After a timeout `fn` continues in a
-    daemon thread, so the process can end."""
+    """Return ``fn()``, but raise TimeoutError if it takes longer than `seconds`. After a timeout, `fn` continues in a
+    daemon thread, which does not prevent the process from ending."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -178,7 +179,8 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
 
 
 def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:
-    """Return the parts as rows of `length` bytes, padded with zeros; row number `without` contains only zeros."""
+    """Return an array whose rows are the parts, padded with zeros to `length` bytes. The row with the number `without`
+    contains only zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):
         used = 0 if k == without else len(part)
@@ -189,16 +191,16 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the ranks of the mapped axes that `group` names in the traced program.
+    """Return the ranks of the program's mapped axes whose names are in `group`.
 
-    Return None if no array is traced and `group` names no mapped axis.
+    Return None if no array is traced and `group` does not contain the names of mapped axes.
 
     Raises
     ------
     NameError
-        Arrays are traced, and `group` contains a name that no mapped axis has.
+        Arrays are traced, and no mapped axis has a name that `group` contains.
     ValueError, TypeError
-        Arrays are traced, and `group` is None, or neither a name nor a tuple of names.
+        Arrays are traced, and `group` is not a name or a tuple of names. None raises ValueError.
     """
     names = (group,) if isinstance(group, str) else group
     if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
@@ -225,7 +227,8 @@ def _axis_size(name: str, *, required: bool) -> int | None:
 
 
 class AxisGroup(ArrayGroup):
-    """The ranks of mapped axes. Ranks are numbered in row-major order: the index on the last axis changes fastest."""
+    """The ranks of mapped axes. The ranks are numbered in row-major order, so the index on the last axis changes
+    fastest."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int]) -> None:
         self.names, self.sizes = tuple(names), tuple(sizes)
@@ -236,8 +239,8 @@ class AxisGroup(ArrayGroup):
         if x.size == 0:  # XLA cannot gather an empty array
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
-        for name in reversed(self.names):  # one axis after the other, because vmap accepts no tuple of names
-            # True for axes of shard_map, False for those of vmap and pmap
+        for name in reversed(self.names):  # one axis after the other, because vmap does not accept a tuple of names
+            # True for axes of shard_map, False for axes of vmap and pmap
             mapped = name in jax.sharding.get_abstract_mesh().manual_axes
             x = _gather_alike(x, name) if mapped else lax.all_gather(x, name, tiled=True)
         return x
@@ -251,8 +254,7 @@ class AxisGroup(ArrayGroup):
         return blocks.reshape(x.shape)
 
 
-#: The all_gather whose result shard_map knows to be the same on every rank, so that out_specs may declare the result
-#: so.
+#: An all_gather for shard_map. shard_map knows that its result is the same on every rank, so out_specs may say so.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

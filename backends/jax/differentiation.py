@@ -1,9 +1,9 @@
-"""Differentiate in JAX with respect to the rows that a function looks up.
+"""Use JAX to differentiate with respect to the rows that a function looks up.
 
-The function is traced once, as in jax.jit. The module `plans` evaluates the trace again under jax.value_and_grad, with
-one extra input of zeros per lookup. The gradient of this input is the gradient of the looked-up rows. So no table-sized
-array is allocated, and the function may contain any JAX code. A primitive reads the rows, so an outer transformation
-that traces or differentiates the tables sees this read. Second derivatives are right.
+The function is traced once, as in jax.jit. Then the module `plans` evaluates the trace under jax.value_and_grad, with
+an additional input of zeros for each lookup. The gradient of this input is the gradient of the looked-up rows. So no
+array of the table's size is allocated, and the function may contain any JAX code. A primitive reads the rows, and outer
+transformations that trace or differentiate the tables see this read. So second derivatives are right.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def differentiate(fn: Transform, variables: Sequence[Array], sources: Sequence[S
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the closed jaxpr of the function to differentiate.
+    """Trace the function that will be differentiated, and return the closed jaxpr.
 
-    Raise ValueError if an argument or constant varies along an axis of a shard_map with ``check_vma=True``.
+    Raise ValueError if an argument or a constant varies along an axis of a shard_map with ``check_vma=True``.
     """
     try:
         closed = jax.make_jaxpr(fn)(*args)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
         raise
-    # in a shard_map that checks the varying axes, JAX would add up the ranks' gradients of an array that is the same on
-    # all ranks, but each rank has different rows
+    # If a shard_map checks varying axes and an array is the same on all ranks, JAX adds up the gradients of all ranks.
+    # But each rank has different rows.
     avals = [v.aval for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     if any(map(varying, avals)):
         raise ValueError(
@@ -80,10 +80,10 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """Evaluate a plan. Return the plan's outputs, the gradients of the arguments at the positions `dense`, and a list
-    of (slot, gradient of the slot, found values).
+    """Evaluate a plan and differentiate it. Return (outputs, gradients of the arguments at the positions `dense`, a
+    list of (slot, gradient of the slot, found values)).
 
-    The gradients are those of the sum of the first output.
+    All gradients are gradients of the first output, or of its sum if it has several elements.
     """
 
     def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, Any]:
@@ -100,25 +100,25 @@ def taken(
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return an input of zeros for a slot; the gradient of this input is the gradient of the slot's rows. In traced
-    code the program creates the zeros, so it does not contain them as a constant."""
+    """Return the input of zeros for a slot. The gradient of this input is the gradient of the slot's rows. In traced
+    code, an operation makes the zeros, so that the program does not contain them as a constant."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:
-    """The auxiliary output of a traced function: JAX returns the arrays, and this object keeps the other values."""
+    """The auxiliary output of a traced function. JAX returns its arrays, and this object stores all other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """Return the traced arrays of the tree, and store its structure and all other leaves. No traced array is
-        stored, because JAX would report a leak."""
+        """Return the traced arrays of a tree, and store its structure and all other leaves. If this object stored
+        traced arrays, JAX would report a leak."""
         leaves, self.structure = tree_util.tree_flatten(tree)
         self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
         return [x for x in leaves if isinstance(x, Tracer)]
 
     def put_together(self, arrays: Sequence[Array]) -> Any:
-        """Return the tree with these arrays in place of the traced ones."""
+        """Return the tree with `arrays` in place of the traced arrays."""
         values = iter(arrays)
         return tree_util.tree_unflatten(self.structure, [next(values) if x is None else x for x in self.leaves])
 
@@ -132,7 +132,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 
 def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-    """See `Backend.with_gradient`. Forward mode computes tangents with the transpose of `backward`."""
+    """See `Backend.with_gradient`. In forward mode, the transpose of `backward` computes the tangents."""
     if not any(isinstance(x, Tracer) for x in arrays):
         return value
 
@@ -149,7 +149,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
             gradients = backward(known, tuple(given), upstream)
             return [gradients[k] for k in moving]
 
-        # pull is linear in upstream, so the transpose of pull is the same at every point
+        # pull is linear in upstream, so its transpose is the same at every point
         _, push = jax.vjp(pull, lax.full_like(known, 0))
         (tangent,) = push(list(moving.values()))
         return attached(*primals), tangent

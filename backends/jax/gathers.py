@@ -1,8 +1,9 @@
-"""Compute row-sparse gradients of functions of plain arrays, from the gathers and slices that read rows of a parameter.
+"""Compute row-sparse gradients of functions of plain arrays. Gathers and slices that read rows of a parameter are
+detected.
 
-The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So no
-parameter-sized array is allocated for a sparse gradient, and models need no special layers. May import: `jax`, `numpy`,
-the core, this folder.
+The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So a sparse
+gradient needs no array of the parameter's size, and models need no special layers. May import: `jax`, `numpy`, the
+core, this folder.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ def differentiate_rows(
 
 
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
-    """Raise ValueError if `fn` changed leaves of its argument and did not return the new leaves. For example, `fn` may
-    change flax.nnx modules.
+    """Raise ValueError if `fn` changed leaves of its argument, as functions of flax.nnx modules may do, but did not
+    return the new leaves.
 
-    `states` has the argument's leaves, read twice before the call and once after it. Leaves that differ between the
-    first two reads are skipped, because some pytrees make new leaves at each read.
+    `states` contains the leaves of the argument three times: read twice before the call, and once after it. Leaves that
+    differ between the first two reads are skipped, because some pytrees make new leaves at each read.
     """
     returned = {id(x) for x in tree_util.tree_leaves(rest)}
     leaves = zip(names, *states, strict=False)
@@ -99,8 +100,8 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
 def _per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
-    """Run `differentiate_rows` under vmap, and return (losses, None, gradients). Losses and dense gradients have one
-    entry per sample; the slices of all samples are concatenated."""
+    """Run `differentiate_rows` under vmap, and return (losses, None, gradients). Losses and dense gradients contain one
+    entry per sample. The slices of all samples are concatenated."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
@@ -123,14 +124,15 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return True if `fn` reads a leaf only by rows, and few enough rows for a sparse gradient in the mode `sparse`."""
+    """Return True if `fn` reads only rows of a leaf, and so few of them that a sparse gradient is worthwhile in the
+    mode `sparse`."""
     reads = sum(math.prod(slot.found[0].shape) for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
-    """Return slices with the gradients of all rows that a table's slots read. Slots whose index is no row are dropped;
-    in traced code they become padding."""
+    """Return slices with the gradients of all rows of a table that were read. Slots whose index is not a row are
+    removed; in traced code, they become padding."""
     if not parts:
         return empty_slices(B, table)
     rows, row_shape = table.shape[0], table.shape[1:]

@@ -1,9 +1,9 @@
-"""View JAX's CPU memory as NumPy arrays and NumPy's memory as JAX arrays, without a copy. In NumPy arrays, bfloat16 is
-uint16.
+"""Share memory between JAX and NumPy on CPUs, in both directions and without copies. In NumPy arrays, uint16 represents
+bfloat16.
 
-Both directions share memory; JAX's `device_put` does so for memory aligned to 64 bytes. A view keeps its array alive,
-and JAX does not reuse a donated buffer that has a view. islices does not use DLPack: it is no faster, rejects read-only
-and bfloat16 memory, and writes a line to stderr for every unaligned array.
+JAX's `device_put` shares NumPy's memory if it is aligned to 64 bytes. A view keeps its array alive, and JAX does not
+reuse a donated buffer that has a view. islices does not use DLPack, because it is no faster, rejects read-only and
+bfloat16 memory, and writes a line to stderr for each unaligned array.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: JAX's trace state outside of tracing. A comparison with it is cheaper than entering the scope above.
+    #: JAX's trace state if nothing is being traced. A comparison with it is cheaper than entering the scope above.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of an array's memory. Return None if the array is traced, on several devices, or not on a
-    CPU. Raise ValueError if the memory was deleted."""
+    """Return a NumPy view of the memory of an array. Return None if the array is traced, on several devices, or not on
+    a CPU. Raise ValueError if the memory was deleted."""
     # the attribute `device` of an array on several devices is a sharding, and a sharding has no platform
     if isinstance(x, Tracer):
         return None
@@ -53,23 +53,24 @@ def check_alive(x: Array) -> None:
 
 
 def put(array: Host, like: Array) -> Array:
-    """Return a NumPy array as a JAX array, placed like `like`. The memory is shared where JAX can share it.
+    """Convert a NumPy array to a JAX array on the device of `like`. If JAX can share the memory, nothing is copied.
 
-    uint16 becomes bfloat16. All other dtypes stay the same, whatever the value of jax_enable_x64.
+    uint16 becomes bfloat16. All other dtypes stay the same, with any value of jax_enable_x64.
     """
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
     if not wide and get_opaque_trace_state(convention="flax") == _NOT_TRACING:
         return jax.device_put(array, place(like))
-    # the result is a concrete array even during a trace, because its values are known
+    # the values are known, so the result is a concrete array even during a trace
     with precision.wide(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))
 
 
 def place(like: Any) -> Any:
-    """Return the device of `like`, for a result. Return None, which lets JAX choose, if `like` is traced, no JAX array,
-    on several devices, or uncommitted on the default platform."""
+    """Return the device on which a result should be, which is the device of `like`. Return None, so that JAX chooses
+    the device, if `like` is traced, is not a JAX array, or is on several devices. Also return None if it is uncommitted
+    on the default platform."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)
@@ -80,9 +81,9 @@ def place(like: Any) -> Any:
 
 
 def narrow(array: Host) -> Host:
-    """Return a 64-bit array in a type that JAX can store without jax_enable_x64: int64 becomes int32.
+    """Convert a 64-bit array to a dtype that JAX can store without jax_enable_x64. int64 becomes int32.
 
-    Raise IndexError if an int64 does not fit into int32. Raise TypeError for all other types, except for float64 inside
+    Raise IndexError if int32 cannot represent a number. Raise TypeError for all other dtypes, except for float64 within
     `precision.scope`.
     """
     if array.dtype == np.int64:
@@ -96,7 +97,7 @@ def narrow(array: Host) -> Host:
                 f"{info.max}, since JAX holds int64 as int32 unless jax_enable_x64 is set"
             )
         return array.astype(np.int32)
-    if array.dtype == np.float64 and precision.in_scope():  # a norm is being computed, with 64-bit types on
+    if array.dtype == np.float64 and precision.in_scope():  # a norm is being computed
         return array
     raise TypeError(
         f"array: got {array.dtype}; accepted are types of 32 bits or fewer, unless "
@@ -117,7 +118,7 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     del views  # XLA copies arrays that have views
     with jax.ensure_compile_time_eval():
         results = _handed_over(list(arrays))
-    jax.block_until_ready(results)  # pending reads of the old arrays run first
+    jax.block_until_ready(results)  # wait for pending reads of the old arrays
     fresh = [
         at_address(x, x.unsafe_buffer_pointer(), shape, dtype, writable=True)
         for x, (shape, dtype) in zip(results, shapes_and_types, strict=True)
@@ -125,6 +126,6 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     return fresh, results
 
 
-#: Return new arrays with the memory of a list of arrays: XLA reuses donated inputs for outputs. Without the barrier JAX
-#: would return its arguments without a computation, and not donate them.
+#: Returns new arrays that use the memory of the given arrays, because XLA reuses donated inputs for outputs. Without
+#: the barrier, JAX would return its arguments without a computation, and would not donate them.
 _handed_over: Any = jax.jit(lax.optimization_barrier, donate_argnums=0)

@@ -1,9 +1,9 @@
-"""Define primitives of JAX for lookups, which the module `tables` finds in traced programs.
+"""Define JAX primitives that mark lookups. The module `tables` finds these primitives in traced programs.
 
 A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
 weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Only
-`differentiate` treats these primitives specially; elsewhere each is the identity, with the identity's derivatives.
-`attach` returns rows, and also passes their gradient to a second input.
+`differentiate` gives these primitives a special meaning. Everywhere else, they are identity operations with the usual
+derivatives. `attach` returns rows, and passes their gradient to a second input too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from islices.backend import Array, Reader
 def _gather(weights: Array, ids: Array) -> Array:
     if 0 in weights.shape or 0 in ids.shape:
         return jnp.zeros((*ids.shape, *weights.shape[1:]), weights.dtype)
-    if ids.dtype.itemsize < 4:  # the type may be too narrow for the number of rows, with which ids are compared
+    if ids.dtype.itemsize < 4:  # the dtype of ids may not be able to represent the number of rows
         ids = ids.astype(np.int32)
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(ids.ndim, ids.ndim + weights.ndim - 1)),
@@ -43,10 +43,11 @@ def _gather(weights: Array, ids: Array) -> Array:
     )
 
 
-#: Return the rows with the given ids, of shape (*ids.shape, *row_shape), and zeros for an id out of range. An eager
-#: call is one dispatch.
+#: Returns the rows with the given ids, an array of shape ``(*ids.shape, *row_shape)``. An id out of range gets zeros.
+#: In eager code, a call is a single dispatch.
 read = partial(jax.jit, inline=True)(_gather)
-#: The same function, but one equation of a trace: evaluating the trace eagerly is one dispatch too.
+#: The same function, but as a single equation in a trace. If the trace is evaluated eagerly, the equation is also a
+#: single dispatch.
 _read_at_once = jax.jit(_gather)
 
 
@@ -61,12 +62,12 @@ def _lookup(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[st
 
 
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    return lookup_p.bind(*primals, **params), tangents[0]  # the tangent of the rows contains that of the weights
+    return lookup_p.bind(*primals, **params), tangents[0]  # it includes that of the weights
 
 
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
     rows, weights, *integers = args
-    if dims[1] is not None:  # each mapped call has another table, so no shared table is differentiated
+    if dims[1] is not None:  # each mapped call has a different table, so no shared table is differentiated
         return rows, dims[0]
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
     rows, *integers = (
@@ -82,7 +83,7 @@ mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False)
 
 # ---------------------------------------------------------------------- weights as they are
 def _marker(name: str) -> Primitive:
-    """Return an identity primitive that marks a use of its operand, the weights of a table."""
+    """Make an identity primitive that marks a use of its operand. The operand is the weights of a table."""
     marker = Primitive(name)
     marker.def_impl(_same)
     marker.def_abstract_eval(_same)
@@ -96,14 +97,14 @@ def _same(weights: Any) -> Any:
     return weights
 
 
-operand_p = _marker("islices_operand")  # weights as an array for any use
-hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
+operand_p = _marker("islices_operand")  # marks weights that are used as an array
+hidden_p = _marker("islices_hidden")  # marks weights from which `islices_lookup` reads
 
 
 # ---------------------------------------------------------------------- rows with a gradient
 @jax.custom_jvp
 def attach(rows: Array, delta: Array) -> Array:
-    """Return `rows`; their gradient is also the gradient of `delta`."""
+    """Return `rows`. The gradient of the result becomes the gradient of both `rows` and `delta`."""
     return rows
 
 
@@ -115,9 +116,9 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 # ---------------------------------------------------------------------- the recorder
 class TraceRecorder:
-    """The recorder of every traced table. This object stores nothing, because JAX's trace contains the lookups.
+    """The recorder of all traced tables. The recorder stores nothing, because JAX's trace contains the lookups.
 
-    Calls outside of `differentiate` also use this recorder, whose primitives are the identity in such calls.
+    This recorder is also used outside of `differentiate`, where its primitives are identity operations.
     """
 
     everywhere = True
@@ -134,7 +135,7 @@ class TraceRecorder:
         return lookup_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
 
     def operand(self, weights: Array) -> Array:
-        """Return the whole table as an array. The module `tables` then finds the uses of this array."""
+        """Return the whole table as an array. The module `tables` can find uses of this array."""
         return operand_p.bind(weights)
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
-"""Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
+"""Evaluate a jaxpr with one additional input of zeros for each read of rows of a marked parameter.
 
-`Plan` walks the jaxpr, with a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
-every other use of the parameter is recorded too. `evaluate` runs the jaxpr with one more input per slot. The gradient
-of that input is the gradient of the slot's rows. May import: `jax`, `numpy`, this folder.
+`Plan` goes through the equations of the jaxpr, and applies the rule for each primitive. Each read of whole rows of a
+marked parameter is a *slot*. The plan also records every other use of the parameter. `evaluate` runs the jaxpr with an
+additional input for each slot. The gradient of this input is the gradient of the slot's rows. May import: `jax`,
+`numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
-#: The number of rewritten nested functions to keep. Each keeps its compiled code in memory.
+#: The number of rewritten nested functions in the cache. Each keeps its compiled code in memory.
 KEPT = 128
 
 Wanted = tuple[bool, ...]
 
 
 class Plan:
-    """The plan for evaluating a jaxpr that has marked leaves among its inputs.
+    """A plan for the evaluation of a jaxpr. Some of the jaxpr's inputs are marked leaves.
 
-    `wanted` has a flag per output, True if the output may have a gradient; None means True for all.
+    `wanted` contains a flag for each output, which is True if the output may have a gradient. None means that all may
+    have one.
     """
 
     def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
-        self.others: dict[int, Use] = {}  # leaf -> its first use that is not a read of rows
+        self.others: dict[int, Use] = {}  # leaf -> the first use of the leaf that is not a read of rows
         self.steps: list[tuple[Any, Evaluation | None, slice, bool, set[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
-        every = any(isinstance(m, TableWeights) for m in marks)  # all lookups of a Table count
+        every = any(isinstance(m, TableWeights) for m in marks)  # lookups of a Table always count
         last, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars), every)
         for eqn in jaxpr.eqns:
             if id(eqn) not in last:
@@ -86,10 +88,10 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
-    """Return {id of a needed equation: the variables that nothing reads after this equation}, and the set of variables
-    that have a gradient.
+    """Find the equations that are needed. Return two results. The first is a dict that maps the id() of each such
+    equation to the variables that nothing reads after it. The second is the set of variables that have a gradient.
 
-    An equation is needed if it has effects, or if its results are used. If `every` is True, all equations are needed,
+    An equation is needed if it has effects or if its results are used. If `every` is True, all equations are needed,
     and all results have a gradient.
     """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
@@ -111,21 +113,21 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return " at file:line" of the user's code that made an equation. Return "" if only JAX's code is known, because
-    JAX keeps the jaxprs of its functions between calls."""
+    """Return " at file:line" for the user's code that made an equation. JAX caches the jaxprs of its functions, so
+    sometimes only JAX's code is known. Then return ""."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
-    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the first one is the outermost call
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the outermost call is the first
 
 
-#: This folder, and that of installed packages.
+#: This folder, and the folder of installed packages.
 _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__file__)))
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
-    """Return the outputs of a jaxpr, and for each slot the values that its read found, such as row numbers. An output
-    that is a marked leaf is None, except for an `Operand`."""
+    """Evaluate a jaxpr. Return its outputs and, for each slot, the values that the read found, such as row numbers. If
+    an output is a marked leaf but not an `Operand`, the result contains None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -147,13 +149,13 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
             env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    # None avoids copying the leaf out of a call
+    # with None, the leaf need not be copied out of a call
     kept = (mark is None or isinstance(mark, Operand) for mark in plan.outputs)
     return [read(v) if k else None for v, k in zip(jaxpr.outvars, kept, strict=True)], found
 
 
 def _as_jax(x: Any, v: Any) -> Any:
-    """Return a constant of a jaxpr as a JAX array. In some versions of JAX the constant is a NumPy array, which jit
+    """Convert a constant of a jaxpr to a JAX array. In some versions of JAX, the constant is a NumPy array, which jit
     does not convert."""
     if not isinstance(x, np.ndarray):
         return x
@@ -162,7 +164,8 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Return True if an equation has 64-bit operands or results. JAX narrows these types outside the core's scope."""
+    """Return True if an equation has 64-bit operands or results, which JAX would narrow outside of
+    `precision.scope`."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 
@@ -172,7 +175,7 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
 def _calling(wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
     """Return the rule for equations that call a jaxpr. ``wrap(function, **parameters)`` wraps the function that
-    evaluates the jaxpr. `options` names the equation's parameters that are passed to `wrap`."""
+    evaluates this jaxpr. `options` contains the names of the equation's parameters that `wrap` gets."""
 
     def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
         return _called(eqn.params["jaxpr"], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
@@ -180,8 +183,8 @@ def _calling(wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, W
     return rule
 
 
-# JAX's cache returns the same jaxpr at each call, so this cache finds the function, and an eager step does not compile
-# again
+# JAX's cache returns the same jaxpr at each call. So this cache finds the function, and an eager step does not compile
+# it again.
 @lru_cache(KEPT)
 def _called(
     jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
@@ -210,7 +213,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluati
 
     def run(values: Any, deltas: Any) -> Outcome:
         index, *values = values
-        if not isinstance(index, Tracer):  # if the index is known, the other branches need not run
+        if not isinstance(index, Tracer):  # the other branches need not run
             return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
@@ -232,7 +235,7 @@ def _looped(
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
     if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
-        return None  # the loop's body changes it
+        return None  # the body of the loop changes the leaf
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
     def run(values: Any, deltas: Any) -> Outcome:
@@ -259,10 +262,10 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Return the evaluation of a shard_map. Each rank reads its rows, and the ranks' slots are concatenated along a new
-    first axis.
+    """Return the evaluation of a shard_map. Each rank reads its rows, and the slots of all ranks are concatenated along
+    a new first axis.
 
-    Return None if the weights are used as an array, or if a leaf is split other than by rows.
+    Return None if the weights are used as an array, or if a leaf is not divided by rows.
     """
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
@@ -270,7 +273,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     plan = Plan(jaxpr, marks, wanted)
     if any(slot.rows < 0 for slot in plan.slots):  # a slot for a use of the weights as an array
         return None
-    parts: dict[int, tuple[str, ...]] = {}  # leaf -> the axes that split its rows
+    parts: dict[int, tuple[str, ...]] = {}  # leaf -> the axes over which its rows are divided
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
@@ -285,7 +288,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
-        """Convert row numbers of a rank's part to row numbers of the whole leaf."""
+        """Convert row numbers in a rank's part to row numbers in the whole leaf."""
         axis = parts[slot.leaf]
         if not axis:
             return ids
@@ -317,8 +320,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return {leaf: use} of all uses in several plans that are not reads of rows. A marked output of a plan is such a
-    use if its mark in `outputs` is None."""
+    """Return a dict that maps leaves to their uses in several plans that are not reads of rows. If a plan returns a
+    leaf whose mark in `outputs` is None, this is also such a use."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -326,23 +329,23 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     return returned
 
 
-#: The rules of equations that contain jaxprs. Their third argument has a flag per result, True if the result has a
-#: gradient.
+#: The rules of equations that contain jaxprs. Their third argument contains a flag for each result, which is True if
+#: the result has a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
-    # the compiler handles shardings and donation; they change no value
+    # shardings and donation do not change values, so the compiler may decide about them
     "jit": _calling(jax.jit, "inline"),
     "remat2": _calling(jax.checkpoint, "prevent_cse", "policy"),
     "cond": lambda eqn, marks, wanted: _switch(eqn.params["branches"], marks[1:], wanted),
     "scan": _scan,
     "shard_map": _shard_map,
 }
-#: The rules of all other equations, by type of mark.
+#: type of a mark -> the rules of all other equations
 RULES: dict[type, dict[str, Rule]] = {
     Marked: row_reads.RULES,
     TableWeights: tables.RULES,
     Operand: tables.OPERAND_RULES,
 }
-#: Primitive -> why it has no rule, or an alternative.
+#: primitive -> the reason why it has no rule, or an alternative
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
     "before it, or choose with jnp.where",

@@ -1,16 +1,16 @@
-"""Use 64-bit types in JAX, which only has them if `jax_enable_x64` is set.
+"""Use 64-bit types in JAX, even if the user has not set `jax_enable_x64`.
 
-The core always computes norms in float64, so `scope` turns 64-bit types on for the current thread while the primitives
-run. This module handles these properties of JAX:
+The core always computes norms in float64. So while primitives run, `scope` turns 64-bit types on for the current
+thread. This module compensates for the following properties of JAX:
 
-- Inside `jax.jit` the scope is only active while JAX traces the function. JAX 0.7 lowers the result under the user's
-  setting and narrows every 64-bit *literal* in it to 32 bits, which does not compile. JAX does not narrow arrays, so
-  `constant` turns literals into arrays.
-- A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So `constant`
-  converts a scalar to its array's dtype before JAX sees it.
-- The backward pass of `jax.grad` runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and fails.
-  So only `leave` converts traced float64 numbers, and its gradient raises an error that names the remedy.
-- ``jax.config.jax_enable_x64`` is the scope's value, not the user's: `users_x64` remembers the user's.
+- Inside `jax.jit`, the scope is active only while JAX traces the function. JAX 0.7 lowers the result with the user's
+  setting, and narrows each 64-bit *literal* to 32 bits, so that the program does not compile. JAX does not narrow
+  arrays, so `constant` replaces literals by arrays.
+- Within the scope, if an operation has a Python scalar and a weakly typed array (``jnp.full((2,), 1.0)``), the scalar
+  becomes float64. So `constant` first converts the scalar to the dtype of the array.
+- The backward pass of `jax.grad` runs outside of the scope, where JAX makes 32-bit zeros for 64-bit cotangents and
+  fails. So only `leave` converts traced float64 numbers, and its gradient raises an error that explains what to do.
+- Within the scope, ``jax.config.jax_enable_x64`` is True. `users_x64` returns the user's setting.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", defaul
 
 
 def users_x64() -> bool:
-    """Return True if the user has turned 64-bit types on; the scope does not change the answer."""
+    """Return True if the user has turned 64-bit types on. The result is the same within `scope`."""
     outside = _outside.get()
     return bool(jax.config.jax_enable_x64) if outside is None else outside  # type: ignore[attr-defined]
 
 
 def in_scope() -> bool:
-    """Return True inside `scope`, while the core's primitives run."""
+    """Return True within `scope`, which is active while primitives run."""
     return _outside.get() is not None
 
 
 @contextlib.contextmanager
 def scope() -> Iterator[None]:
-    """Turn 64-bit types on within the context, and restore the user's setting at the end."""
+    """Turn 64-bit types on within the context. Afterwards, restore the user's setting."""
     if in_scope():
         yield
         return
@@ -60,12 +60,12 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that turns 64-bit types on, but does not change the results of `in_scope` and `users_x64`."""
+    """Return a context in which 64-bit types are on. The results of `in_scope` and `users_x64` do not change."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 
 def constant(value: Any, dtype: Any) -> Any:
-    """Return a scalar as an operand of exactly this dtype, in traced code too."""
+    """Convert a scalar to an operand of exactly this dtype, even in traced code."""
     array = np.asarray(value, dtype)
     if array.dtype.itemsize < 8 or users_x64():
         return array
@@ -75,10 +75,10 @@ def constant(value: Any, dtype: Any) -> Any:
 
 
 def apart(x: Any) -> Any:
-    """Return traced floats behind a selection that changes no value. Return any other argument unchanged.
+    """Pass traced floats through a selection that changes no value. Return any other argument unchanged.
 
-    Only a selection, not a barrier, stops XLA from contracting a product and a sum to a fused multiply-add. The
-    selection also keeps XLA from starting a scatter's sums with a later addend.
+    Only a selection, not a barrier, prevents XLA from merging a product and a sum into a fused multiply-add. The
+    selection also prevents XLA from moving a later addition into a scatter.
     """
     if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):  # pyright: ignore[reportAttributeAccessIssue]
         return x
@@ -87,8 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Convert a traced float64 of the core to another dtype, while the user has not turned 64-bit types on. The
-    gradient raises TypeError, because JAX cannot compute the gradient in this case."""
+    """Convert a traced float64 of the core to another dtype if the user has not turned 64-bit types on. The gradient
+    raises TypeError, because JAX cannot compute it in this case."""
     return lax.convert_element_type(x, dtype)
 
 

@@ -1,7 +1,8 @@
-"""Register IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and others accept them.
+"""Register IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and other functions accept
+them.
 
-For JAX every array of a pytree is a leaf, row numbers included, so `jax.tree.map(jnp.add, a, b)` and `lax.psum` would
-add row numbers. So gradients have one more leaf, a guard: arithmetic changes the guard, and copies do not.
+For JAX, all arrays of a pytree are leaves, even row numbers. So `jax.tree.map(jnp.add, a, b)` and `lax.psum` would add
+row numbers. To detect this, gradients have another leaf, the guard. Arithmetic changes the guard, but copies do not.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-#: The value of a guard. It is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do its powers below
-#: the 2^30th. float32 represents it exactly.
+#: The value of a guard. It is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32, and so do its powers
+#: below the 2^30th. float32 can represent it exactly.
 GUARD = 0x9E377B
 
-#: An array of floats, and the arrays of row numbers that belong to it.
+#: (an array of values, the arrays of row numbers that belong to it)
 Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree. `check` runs before a part is first read. If the tree is flattened again, the result has
-    the same leaves."""
+    """The leaves of a pytree. When a part is read for the first time, `check` runs. If the tree is flattened again, the
+    result consists of the same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 
@@ -52,7 +53,7 @@ class Leaves(Deferred):
 
 
 def register() -> None:
-    """Register the classes with JAX: arrays are the children, and all other attributes are static."""
+    """Register the classes with JAX. Arrays are children, and all other attributes are static."""
     _register(IndexedSlices, ("values", "indices", "guard"), _slices_apart, _slices_together)
     _register(Table, ("weights",), _table_apart, _table_together)
     parts = ("values", "indices", "samples", "products", "guard")
@@ -60,14 +61,14 @@ def register() -> None:
 
 
 def _owner(child: Any) -> Backend:
-    """Return the backend of a child: NumPy's for NumPy's arrays, else JAX's. The type of the child is not checked,
-    because JAX also uses placeholders as children."""
-    return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # NumPy's is a result of jax.device_get
+    """Return NumPy's backend if a child is a NumPy array, else JAX's backend. The type is not checked further, because
+    JAX also uses placeholders as children."""
+    return get_backend("numpy" if isinstance(child, np.ndarray) else "jax")  # jax.device_get returns NumPy arrays
 
 
 def _slices_apart(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-    # uncoalesced slices have a guard per slot, which is concatenated, cut and sharded like values; coalesced slots have
-    # to stay in order
+    # Uncoalesced slices have one guard per slot, which can be concatenated, cut and sharded like the values. The slots
+    # of coalesced slices must stay in order.
     static = s.dense_shape, s.coalesced, s.padded
     if isinstance(s._values, Leaves):
         return s._values.leaves, static
@@ -125,10 +126,10 @@ def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], u
 
 # ---------------------------------------------------------------------- the guard
 def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
-    """Return (leaves, a `Leaves` or None), where the leaves are the arrays and a guard of this shape.
+    """Return (leaves, a `Leaves` or None). The leaves are the arrays and a guard of the given shape.
 
-    For concrete arrays, the caller stores the `Leaves`, so that flattening the tree again returns the same leaves. For
-    traced arrays the second item is None.
+    If the arrays are concrete, the caller stores the `Leaves`, so that the tree has the same leaves when it is
+    flattened again. If the arrays are traced, the second item is None.
     """
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
@@ -138,10 +139,10 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
 
 
 def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
-    """Return the `Leaves` of an unflattened tree. The last leaf is the guard of all parts.
+    """Return the `Leaves` of a tree that JAX unflattens. The last leaf is the guard of all parts.
 
-    Concrete leaves are checked when they are first read, and so are leaves with types or shapes that no gradient has,
-    such as predicates. For all other leaves the parts are the result of `intact`.
+    Concrete leaves are checked when they are first read. So are leaves with dtypes or shapes that no gradient has, such
+    as predicates. For all other leaves, `intact` returns the parts.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
@@ -150,7 +151,7 @@ def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[
 
 
 def _are_arrays(*leaves: Any) -> bool:
-    """Return True if all leaves are arrays that a gradient can contain. JAX also builds trees of placeholders and of
+    """Return True if all leaves are arrays that a gradient can contain. JAX also makes trees of placeholders and of
     zero tangents."""
     return all(isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0 for x in leaves)
 
@@ -161,7 +162,7 @@ def _is_known(x: Any) -> bool:
 
 
 def _is_of(part: Part, guard: Any) -> bool:
-    """Return True if a guard has the right type, and a shape that fits the part's arrays."""
+    """Return True if a guard has the right dtype, and its shape fits the arrays of the part."""
     values, *integers = part
     return guard.dtype.kind == "i" and all(
         x.ndim <= values.ndim and all(a in (1, b) for a, b in zip(x.shape, values.shape, strict=False))
@@ -174,22 +175,22 @@ def _check(parts: Sequence[Part], guard: Any) -> None:
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
-        return  # the gradient was donated, so any use of its arrays raises
+        return  # the gradient was donated, so any use of its arrays raises an error
     known = np.asarray(guard)
     if not (known == GUARD).all() and not all(_unchanged(*map(np.asarray, part), guard=known).all() for part in parts):
         _refuse()
 
 
 def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
-    """Return a part's arrays. In slots that arithmetic has changed, values become NaN (a large number in integer
-    types), and row numbers become valid.
+    """Return the arrays of a part. If arithmetic has changed a slot, its values become NaN, or a large number in
+    integer dtypes, and its row numbers become valid.
 
-    Each row number is below its bound in `bounds`, so no operation drops the slot and its NaN.
+    Each row number is then below its bound in `bounds`, so that no operation drops the slot with the NaN.
     """
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part
     values, *integers = part
-    # integers have no NaN: use a large number; its sums do not wrap around to a small one
+    # integers have no NaN, so use a large number, whose sums do not wrap around to a small one
     bad = np.nan if jnp.issubdtype(values.dtype, jnp.floating) else np.iinfo(values.dtype).max >> 10
     with scope():
         values = jnp.where(_unchanged(*part, guard=guard), values, constant(bad, values.dtype))
@@ -205,8 +206,8 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return the mask of unchanged values. A value is unchanged if its guard is intact, or if value, row numbers and
-    guard are all 0, as in the result of jnp.zeros_like."""
+    """Return a mask of the values that have not been changed. A value is unchanged if its guard is. A value also counts
+    as unchanged if the value, the row numbers and the guard are all 0, as in the result of jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)
@@ -218,7 +219,7 @@ def _equals(x: Any, number: int) -> Any:
 
 
 def _column(x: Any, like: Any) -> Any:
-    """Return x with axes of length 1 appended, so that it has as many axes as another array."""
+    """Append axes of length 1 to x, so that it has as many axes as `like`."""
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 
 

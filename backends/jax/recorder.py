@@ -1,4 +1,4 @@
-"""Record the steps of a JAX training for `islices.parity`, also from within `jax.jit`.
+"""Record the steps of a JAX training for `islices.parity`, even inside of `jax.jit`.
 
 May import: `jax`, the core, this folder.
 """
@@ -18,7 +18,7 @@ __all__ = ["JaxRecorder"]
 
 
 class JaxRecorder(Recorder):
-    """An `islices.Recorder` whose `add` and `step` may run in a function that JAX compiles.
+    """An `islices.Recorder` whose methods `add` and `step` may be called in functions that JAX compiles.
 
     Parameters
     ----------
@@ -28,13 +28,14 @@ class JaxRecorder(Recorder):
     Raises
     ------
     TypeError, ValueError, OSError
-        The errors of `islices.Recorder`.
+        `islices.Recorder` raises these errors.
 
     Notes
     -----
-    Traced values reach the host through an ordered callback (`jax.experimental.io_callback`). So a compiled step
-    records at each run, in order; `jax.effects_barrier()` waits for the last record. Pass a state of `islices.optim`
-    unchanged; convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause 23.
+    An ordered callback (`jax.experimental.io_callback`) copies traced values to the host. So each run of a compiled
+    step is recorded, in the right order. `jax.effects_barrier()` waits for the last record. You can pass a state of
+    `islices.optim` unchanged, but must convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause
+    23.
 
     Examples
     --------
@@ -56,7 +57,7 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Add records, whose values may be traced, to the current step. See `islices.Recorder.add`.
+        """Store further positions of the current step. The values may be traced. See `islices.Recorder.add`.
 
         Parameters
         ----------
@@ -66,7 +67,7 @@ class JaxRecorder(Recorder):
         self._on_host(positions, super().add)
 
     def step(self, **positions: Any) -> None:
-        """Add records, whose values may be traced, and end the step. See `islices.Recorder.step`.
+        """Record these positions, and end the step. The values may be traced. See `islices.Recorder.step`.
 
         Parameters
         ----------

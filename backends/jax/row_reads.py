@@ -1,4 +1,4 @@
-"""Define the rules of the operations that read rows of a marked parameter or pass the parameter on.
+"""Define the rules of operations that read rows of a marked parameter, or return the parameter unchanged.
 
 May import: `jax`, `numpy`, `islices.backend`, this folder, `islices.backends.jax.host_calls`.
 """
@@ -23,38 +23,38 @@ from islices.backends.jax.markers import attach
 
 
 class Marked(NamedTuple):
-    """The mark of a variable that contains a marked leaf, perhaps after casts. The casts are applied to the leaf's rows
-    after they are read."""
+    """The mark of a variable that contains a marked leaf. If the leaf has been cast, `casts` are applied to rows after
+    they are read."""
 
     leaf: int
     dtype: Any
     casts: tuple[Any, ...] = ()
 
 
-#: The outputs of an equation, and the values that its slots found, such as row numbers.
+#: (the outputs of an equation, the values that its slots found, such as row numbers)
 Outcome = tuple[Sequence[Any], list[Any]]
-#: The mark of each variable: a `Marked` leaf, a mark of the module `tables` for a Table, or None.
+#: The marks of variables. Each is a `Marked`, a mark of the module `tables` if the leaf is a Table, or None.
 Marks = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf. The slot's delta is an extra input, whose gradient is the gradient of the read values.
-    `found` describes the values that the read finds, such as row numbers."""
+    """A read of a leaf. Each slot has a delta, which is an additional input whose gradient is the gradient of the
+    values that are read. `found` describes further results of the read, such as row numbers."""
 
     leaf: int
-    shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
+    shape: tuple[int, ...]  # the shape of the delta, (*loops, n, *row_shape)
     dtype: Any
-    #: avals of the found values: ids and their extras; () for an array with a dense gradient
+    #: the abstract values of the found values: ids and their extras, or () for an array with a dense gradient
     found: tuple[Any, ...]
-    rows: int = -1  # the id that stands for no row; -1 if the slot has no ids
+    rows: int = -1  # the id that is not a row; -1 if the slot has no ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
-    static: Any = None  # only for a Table: the core's record of the lookup, or of the use of the weights
-    axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
-    rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
+    static: Any = None  # only for a Table: the record of the lookup, or of the use of the weights
+    axes: tuple[str, ...] = ()  # the transformations ("vmap", "scan") that add axes before the axes of ids
+    rounds: int | None = None  # the number of loops around a branch, which may not run; None if there is no branch
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop of `length` rounds whose body contains this slot. The loop sums a dense gradient
+        """Return the slot of a loop with `length` rounds, if this is a slot in its body. The loop sums a dense gradient
         over its rounds, so a dense slot stays the same."""
         if not self.found:
             return self
@@ -63,18 +63,18 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def not_run(self) -> tuple[Any, ...]:
-        """Return the found values for a branch that does not run: ids of no row, and zeros."""
+        """Return the found values for a branch that does not run: ids that are not rows, and zeros."""
         no_row = max(self.rows, 0)
         return tuple(lax.full(x.shape, 0 if k else no_row, x.dtype) for k, x in enumerate(self.found))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of an equation that has a marked leaf as an operand. ``run(values, deltas)`` returns the outputs
+    """The evaluation of an equation with a marked leaf among its operands. ``run(values, deltas)`` returns the outputs
     and the found values.
 
-    `outputs` has a mark for each result that is still a marked leaf. `others` maps a leaf to a use in a nested jaxpr
-    that does not read rows.
+    `outputs` contains a mark for each result that is still a marked leaf. `others` maps a leaf to its use in a nested
+    jaxpr, if that use is not a read of rows.
     """
 
     run: Callable[..., Any]
@@ -86,11 +86,12 @@ class Evaluation:
 class Use(NamedTuple):
     """A use of a leaf that is not a read of rows."""
 
-    by: str  # the primitive, with known details
-    line: str = ""  # " at file:line" of the user, if it is known
+    by: str  # the name of the primitive, with details if they are known
+    line: str = ""  # " at file:line" in the user's code, if it is known
 
 
-#: A function from an equation and its operands' marks to the evaluation, or to None if the equation does not read rows.
+#: A function that gets an equation and the marks of its operands, and returns the evaluation, or None if the equation
+#: does not read rows.
 Rule = Callable[[Any, Marks], Evaluation | None]
 
 
@@ -103,21 +104,21 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """Return `x`, a leaf or some of its rows, after the casts of the mark."""
+    """Apply the casts of a mark to `x`, which is a leaf or some of its rows."""
     for dtype in mark.casts if isinstance(mark, Marked) else ():
         x = lax.convert_element_type(x, dtype)
-        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is widened again at once
+        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits if the result is immediately widened
             x = lax.optimization_barrier(x)
     return x
 
 
 def passed(eqn: Any, outputs: Marks) -> Evaluation:
-    """Return the evaluation of an equation that runs unchanged; `outputs` has the marks of its results."""
+    """Return the evaluation of an equation that runs unchanged. `outputs` contains the marks of its results."""
     return Evaluation(lambda values, deltas: (bind(eqn, values), []), outputs)
 
 
 def constant(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of an equation through which no gradient flows."""
+    """Return the evaluation of an equation that stops gradients."""
 
     def run(values: Any, deltas: Any) -> Outcome:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
@@ -142,7 +143,7 @@ def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
         if mode == "CLIP":
             return jnp.clip(row, 0, shape[0] - 1)
         inside = (row >= 0) & (row < shape[0])
-        if mode == "FILL_OR_DROP":  # a start on another axis fits only at the beginning of the axis
+        if mode == "FILL_OR_DROP":  # on other axes, only the start 0 is in range
             for k, axis in enumerate(axes):
                 inside &= start[:, k] == 0 if axis else inside
         return jnp.where(inside, row, shape[0])
@@ -159,7 +160,7 @@ _MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 
 
 def _fills(value: Any, mark: Marked) -> bool:
-    """Return True if casts do not change the fill value of absent rows."""
+    """Return True if the casts of the mark do not change the value that fills missing rows."""
     if value is None or not mark.casts:  # NaN
         return True
     value = np.asarray(value)
@@ -201,10 +202,10 @@ def _reading(
     ids: Callable[..., Any],
     spread: Callable[[Any], Any] = lambda delta: delta,
 ) -> Evaluation:
-    """Return the evaluation of a read with one slot of `count` rows.
+    """Return the evaluation of an equation that reads `count` rows. The evaluation has one slot.
 
-    `ids` computes the row numbers from the equation's other operands. `spread` reshapes a delta of shape
-    ``(count, *row_shape)`` to the shape of the read values.
+    The function `ids` computes the row numbers from the other operands of the equation. The function `spread` reshapes
+    a delta of shape ``(count, *row_shape)`` to the shape of the result.
     """
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
@@ -220,7 +221,7 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """Return `x` on the mesh of `like`. With explicit sharding, the two meshes differ within auto_axes."""
+    """Put `x` on the mesh of `like`. With explicit sharding, these meshes may differ within auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
         return x
@@ -228,15 +229,15 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """Return the dtype of a read's row numbers: int64 if the start indices have 64 bits or int32 is too narrow for
-    `rows`, else int32."""
+    """Return the dtype for the row numbers of a read. The dtype is int64 if the start indices are 64-bit or int32
+    cannot represent `rows`, else int32."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Return start indices in the signed type `dtype`. Start indices that the type cannot represent become its largest
-    number."""
+    """Convert start indices to the signed type `dtype`. If this type cannot represent an index, the result is the
+    largest number of the type."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)
@@ -244,7 +245,8 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
 def _same(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return an evaluation that skips the operation and returns the leaf, because the operation changes no number."""
+    """Return an evaluation that leaves out the operation and returns the leaf, because the operation changes no
+    number."""
     return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 
@@ -264,14 +266,14 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return the evaluation of an operation that moves leaves to other devices or changes their type. Return None if an
-    operand is no leaf."""
+    """Return the evaluation of an operation that copies leaves to other devices or changes their type. Return None if
+    an operand is not a leaf."""
     return None if None in marks else passed(eqn, marks)
 
 
-#: Rules by primitive.
+#: name of a primitive -> its rule
 RULES: dict[str, Rule] = {
-    # a Table was made from the leaf, and an inner call differentiates with respect to it
+    # an inner call differentiates with respect to a Table that was made from the leaf
     "islices_hidden": _same,
     "islices_operand": _same,
     "islices_lookup": constant,

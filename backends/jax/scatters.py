@@ -1,11 +1,11 @@
-"""Group, sum and scatter rows in XLA, for traced code and for mode framework.
+"""Group, sum and scatter rows with XLA, for traced code and for ``execution("framework")``.
 
-On CPU XLA's scatter runs in the order of the updates, so a scatter-add is a left fold there. This module calls XLA's
-scatter directly, because ``x.at[ids]`` wraps -1 to the last row. In this module a negative row is dropped like every
-other row out of range. The functions never declare indices as sorted, which would give wrong results on GPU.
+On CPUs, XLA's scatter applies the updates in order, so a scatter-add sums from left to right. This module calls XLA's
+scatter directly, because ``x.at[ids]`` interprets -1 as the last row. Here, a negative row is dropped like every other
+row out of range. No function declares indices as sorted, because the results on GPUs would be wrong.
 
-XLA on CPU scatters into its operand in place even if operand and indices are the same array. XLA then reads indices
-that it has just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
+On CPUs, XLA scatters in place even if the operand and the indices are the same array. Then XLA reads indices that it
+has just overwritten. So `fold` never passes an operand and indices that XLA could merge into one array.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from islices.backends.jax.precision import apart, constant
 
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
-    """Return `rows`, the index that marks an empty slot. Raise ValueError if `rows` is unknown or does not fit the
-    dtype."""
+    """Return `rows`, the index that marks an empty slot. Raise ValueError if `rows` is unknown, or if the dtype cannot
+    represent it."""
     if rows is None:
         raise ValueError(
             "dense_shape: got an unknown number of rows; accepted in traced code is a known one, "
@@ -38,16 +38,17 @@ def check_sentinel(rows: int | None, dtype: Any) -> int:
     return rows
 
 
-#: The kind of signed integers for unsigned ones, and the reverse; both kinds wrap around alike.
+#: signed kind of integers -> unsigned kind, and the reverse. Sums of both kinds have the same bits.
 _OTHER_SIGN = {"i": "u", "u": "i"}
 
 
 # ---------------------------------------------------------------------- grouping
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (ids, places) of traced indices.
+    """Group traced indices, and return (ids, places).
 
-    `ids` has the distinct indices, ascending, in an array as long as `indices`. Spare entries at the end are `rows`.
-    `places` has the position of each slot's index in `ids`. All indices out of range count as one more row, `rows`.
+    `ids` is as long as `indices`. The distinct indices in ascending order come first, followed by `rows` in all unused
+    entries. `places` contains the position of each slot's index in `ids`. Indices out of range count as the additional
+    row `rows`.
     """
     sentinel = check_sentinel(rows, indices.dtype)
     indices, n = within(indices, indices, sentinel, sentinel), indices.shape[0]
@@ -61,19 +62,20 @@ def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
 
 
 def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
-    """Return x with the value `nowhere` in the slots whose indices are out of range."""
+    """Return x, but with the value `nowhere` in slots whose indices are out of range."""
     inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
     return jnp.where(inside, x, constant(nowhere, x.dtype))
 
 
 def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
-    """Return the sorted indices and their original positions. The indices are at least 0 and at most `rows`."""
+    """Sort indices, and return (the sorted indices, their original positions). The indices must be between 0 and
+    `rows`."""
     n = indices.shape[0]
     shift = n.bit_length()
     positions = lax.iota(np.int32, n)
-    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):  # int32 always leaves enough bits for positions
+    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):  # with int32, positions always fit
         return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
-    # a key that packs index and position sorts four times faster than pairs, and the sort is stable
+    # keys that contain the index and the position sort four times faster than pairs, and the sort is stable
     bits = constant(shift, np.int64)
     packed = lax.shift_left(indices.astype(np.int64), jnp.broadcast_to(bits, (n,))) | positions.astype(np.int64)
     packed = lax.sort(packed, is_stable=False)
@@ -91,24 +93,25 @@ def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
 
 
 def set_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with the rows at `ids` set to updates. Equal ids must have equal updates; ids out of range change
+    """Return x with the rows `ids` replaced by `updates`. Equal ids must have equal updates. Ids out of range change
     nothing."""
     return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def add_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with updates added to the rows at `ids`, in order on CPU. Ids out of range add nothing."""
+    """Add `updates` to the rows `ids` of x, in order on CPUs, and return the result. Ids out of range change
+    nothing."""
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 @partial(jax.jit, static_argnums=2, inline=True)
 def fold(values: Array, segments: Array, count: int) -> Array:
-    """Return the sums of values by segment, added left to right on CPU."""
+    """Sum the values of each segment. On CPUs, the values are added from left to right."""
     dtype = values.dtype
     if dtype == segments.dtype:
-        # The initial sums are zeros, and so are the segments of a single bag. XLA merges them into one array if their
-        # shapes agree, as (batch, 1) and (n, 1) may under vmap: in JAX 0.10 every count became 1. Integers of the other
-        # signedness have the same sums to the bit, and XLA never merges arrays of two types.
+        # The initial sums are zeros, and so are the segments of a single bag. If their shapes agree, which may happen
+        # under vmap, XLA merges them into one array. In JAX 0.10, every count then became 1. So sum integers of the
+        # other signedness, whose sums have the same bits, because XLA does not merge arrays of different types.
         values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
     zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
     if 0 in values.shape or count == 0:
@@ -118,8 +121,8 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 @partial(jax.jit, static_argnames=("count", "least"), inline=True)
 def maximum(values: Array, segments: Array, count: int, *, least: float | None = None) -> Array:
-    """Return the largest value of each segment, or NaN if the segment contains NaN. An empty segment gets `least`;
-    without `least`, it gets the least number of the dtype."""
+    """Return the largest value of each segment, or NaN if the segment contains NaN. For an empty segment, the result is
+    `least` or, by default, the smallest number of the dtype."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
@@ -129,10 +132,10 @@ def maximum(values: Array, segments: Array, count: int, *, least: float | None =
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return `rows`, with each row multiplied or divided by the values of its segment, one after the other."""
+    """Multiply or divide each row by the values of its segment, one value after the other."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
-    if op == "mul":  # XLA's scatter goes through the updates in order on CPU
+    if op == "mul":  # on CPUs, XLA's scatter applies the updates in order
         return lax.scatter_mul(rows, segments[:, None], values, _dimensions(values), mode="drop")
 
     def divide(out: Array, slot: tuple[Array, Array]) -> tuple[Array, None]:
@@ -143,9 +146,9 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
     return lax.scan(divide, rows, (segments, values))[0]
 
 
-@partial(jax.jit, static_argnums=2)  # jit makes one computation, so that the zeros are not copied again
+@partial(jax.jit, static_argnums=2)  # in a single computation, the zeros are not copied
 def set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-    """Return zeros of a shape with the rows at `ids` set to values."""
+    """Make an array of zeros, and set its rows `ids` to `values`."""
     zeros = jnp.broadcast_to(constant(0, values.dtype), shape)
     return zeros if 0 in values.shape or 0 in shape else set_at(zeros, ids, values)
 

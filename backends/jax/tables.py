@@ -1,9 +1,9 @@
-"""Define the rules of the operations that read a Table, or its weights as an array.
+"""Define the rules of operations that read a Table, or use its weights as an array.
 
-Each lookup is a slot, whose gradient is that of the rows or bags. If the code reads the weights as an array
-(`islices_operand`), each product with them is a slot too. The slot keeps the product's gradient and the other operand
-as factors. Any other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the core, this
-folder.
+Each lookup is a slot, and its gradient is the gradient of the rows or bags. If the code uses the weights as an array
+(`islices_operand`), each product with them is also a slot. Such a slot stores the gradient of the product and the other
+operand as factors. Every other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the
+core, this folder.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slo
 
 @dataclass(frozen=True)
 class TableWeights:
-    """The mark of a Table's weights, which lookups read."""
+    """The mark of a Table's weights in which rows are looked up."""
 
     leaf: int
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The mark of a Table's weights as an array, of shape (rows, width) or transposed."""
+    """The mark of a Table's weights that are used as an array. The shape of the array is (rows, width) or, if
+    `transposed` is True, (width, rows)."""
 
     leaf: int
     transposed: bool = False
 
 
 class _Product(NamedTuple):
-    """The layout of a product with the weights, from which the product's gradient is computed."""
+    """The layout of a product with the weights, from which the gradient of the weights is computed."""
 
-    leading: bool  # True if the weights are the first operand, so that their axis is first in the result
-    by_rows: bool  # True if the product contracts the rows, as with one-hot ids; then the factors change roles
+    leading: bool  # True if the weights are the first operand, so that their axis is the first of the result
+    by_rows: bool  # True if the product sums over the rows, as with one-hot ids, so that the factors change roles
 
 
 # ---------------------------------------------------------------------- rules of a table
@@ -54,9 +55,9 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     def run(values: Any, deltas: Any) -> Outcome:
         rows, weights, *found = values
         for k, (x, v) in enumerate(zip(found, integers, strict=True)):
-            if not isinstance(x, jax.Array):  # a literal of a jaxpr may be a Python number
+            if not isinstance(x, jax.Array):  # a literal in a jaxpr may be a Python number
                 found[k] = put(np.asarray(x, v.dtype), None)
-        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # an outer differentiation finds it
+        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for an outer differentiation
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Evaluation(run, (None,), [slot])
@@ -96,7 +97,7 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of an equation that uses the weights as an array and is no product. Each operand that is
+    """Return the evaluation of an equation that uses the weights as an array and is not a product. Each operand that is
     the weights becomes a slot with a dense gradient."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
@@ -113,7 +114,7 @@ def whole(eqn: Any, marks: Marks) -> Evaluation:
 
 RULES: dict[str, Rule] = {
     "islices_lookup": _lookup,
-    # the weights of a lookup that belongs to another differentiation, or to none
+    # these weights belong to a lookup of another differentiation, or of none
     "islices_hidden": constant,
     "islices_operand": lambda eqn, marks: passed(eqn, (Operand(marks[0].leaf),)),
     "stop_gradient": constant,
@@ -128,8 +129,8 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return a slot's use of its table, whose weights have this dtype. Return None if the slot is in a branch that is
-    known not to have run."""
+    """Return how a slot uses its table. `dtype` is the dtype of the weights. Return None if the slot is in a branch
+    that is known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

@@ -1,8 +1,8 @@
-"""Keras 3 on TensorFlow, torch and JAX: `fit` trains stock models with row-sparse gradients. See docs/keras.md.
+"""Train stock Keras 3 models with row-sparse gradients in `fit`, on TensorFlow, torch and JAX. See docs/keras.md.
 
-The environment variable KERAS_BACKEND selects a backend before Keras is imported. Each backend has a module of the
-backend's name in this folder; `islices.backends.keras.native` selects that module. Importing this package imports Keras
-and Keras's backend, but no other framework.
+When Keras is imported, the environment variable KERAS_BACKEND selects its backend. For each backend, this folder
+contains a module of the same name, which `islices.backends.keras.native` selects. This package imports Keras and
+Keras's backend, but no other framework.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""Sum and clip row-sparse gradients before a Keras optimizer steps on them.
+"""Sum the duplicates of row-sparse gradients, and clip the sums, before a Keras optimizer uses them.
 
-By then Keras has removed the loss scale, and has added up the gradients of micro-batches and of all replicas. May
-import: `keras`, the core, this folder.
+Before that, Keras removes the loss scale, and adds up the gradients of micro-batches and of all replicas. May import:
+`keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Seman
 from islices.norms.global_norms import clip_by_global_norm
 from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
-#: Keras's argument for a clip -> the clip's formulas by semantics.
+#: Keras's argument for clipping -> the formulas by semantics
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A mixin that sums duplicates before a Keras optimizer clips or steps; it comes before the optimizer's class among
-    the bases.
+    """A mixin that sums duplicates before a Keras optimizer clips gradients or takes a step. Put it before the
+    optimizer's class among the base classes.
 
     Parameters
     ----------
     *args, **kwargs
         Arguments of the optimizer. ``clipnorm`` limits the norm of each variable's gradient (`islices.clip_by_norm`),
-        ``global_clipnorm`` the norm of all gradients (`islices.clip_by_global_norm`), ``clipvalue`` each element
-        (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
+        ``global_clipnorm`` limits the norm of all gradients together (`islices.clip_by_global_norm`), and ``clipvalue``
+        limits each element (`islices.clip_by_value`). You may set only one of them, to a number above 0.
     semantics : str
-        The library whose formula gives the clip's factor: "islices", or another that the clip function of islices
-        accepts, such as "keras". Duplicates are summed before the clip with every semantics. SPEC clause 11.
+        The library whose formula computes the clipping factor: "islices", or another library that islices's clipping
+        function accepts, such as "keras". Duplicates are summed before clipping with every semantics. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
-        The effect of a NaN or infinite norm on a clip by norm. "propagate" applies the formula; the formula of
-        "islices" makes every stored value NaN. "zero" replaces the gradient with zeros, and momentum and Adam's moments
-        still change rows. SPEC clause 10.
+        Defines what clipping by norm does if the norm is NaN or infinite. "propagate" applies the formula; with
+        "islices", every stored value then becomes NaN. "zero" replaces the gradient by zeros, but momentum and Adam's
+        moments still change rows. SPEC clause 10.
 
     Raises
     ------
     TypeError, ValueError
-        A bound or the semantics is invalid, or the optimizer's class raises. `build` raises if
-        gradient_accumulation_steps is set under a strategy of several replicas.
+        A limit or the semantics is invalid, or the optimizer's class raises an error. `build` raises if
+        gradient_accumulation_steps is set and the strategy has several replicas.
 
     Notes
     -----
-    The optimizer's variables have the same order and names as in Keras's class, so each class can load a file that the
-    other class saved. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is
-    clipped (Keras clips each replica's share). Under XLA on TensorFlow the slots of duplicates remain, with zeros.
+    The optimizer's variables have the same order and names as in Keras's class, so both classes can load each other's
+    files. If a TensorFlow strategy has several replicas, the sum of the replicas' gradients is clipped. (Keras clips
+    the gradient of each replica.) Under XLA on TensorFlow, the result keeps the slots of duplicates, filled with zeros.
 
-    On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
-    table. SGD without momentum and Adagrad of this package step only on the gradient's rows, also on torch and JAX,
-    except for 16-bit variables. `Stepped` always steps on rows.
+    On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package, SGD
+    without momentum and Adagrad update only the rows of the gradient, even on torch and JAX, except for 16-bit
+    variables. `Stepped` always updates only rows.
 
     Examples
     --------
-    A custom optimizer, with a bound on two duplicates of a row, whose norm is 2:
+    This custom optimizer clips the sum of two duplicates of a row, whose norm is 2:
 
     >>> import keras, tensorflow as tf
     >>> from islices.backends.keras import Coalesced
@@ -82,8 +82,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @classmethod
     def around(cls, stock: Any) -> Any:
-        """Change the class of Keras's optimizer to this class, with Keras's clip formulas. The optimizer keeps its
-        variables."""
+        """Change the class of an optimizer of Keras to this class, with Keras's formulas for clipping. The optimizer
+        keeps its variables."""
         stock.__class__ = cls
         stock._set("keras", "propagate")
         return stock
@@ -101,7 +101,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
-        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise
+        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise errors
 
     def build(self, variables: Sequence[Any]) -> None:
         check_replicas(self, native.replicas())
@@ -111,7 +111,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, and check all gradients before any variable changes."""
+        """Apply gradients as Keras does, but check all gradients before any variable changes."""
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -120,7 +120,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         super().apply(checked + grads[len(checked) :], trainable_variables)
 
     def _checked(self, grad: Any, variable: Any) -> Any:
-        """Return a gradient in a form that Keras can divide by numbers. Raise an error if the gradient is invalid."""
+        """Convert a gradient to a form that Keras can divide by numbers. Raise an error if the gradient is invalid."""
         accepted(grad, variable, validate=True)
         return native.divisible(grad, variable)
 
@@ -139,7 +139,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def check_replicas(optimizer: Any, replicas: int) -> None:
-    """Raise ValueError if the optimizer has micro-batches and there are several replicas, because Keras does not
+    """Raise ValueError if the optimizer uses micro-batches and there are several replicas, because Keras does not
     support this."""
     steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None)
     if steps and replicas > 1:

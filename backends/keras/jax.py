@@ -1,6 +1,6 @@
-"""Run Keras on JAX. A model's step computes gradients with `islices.value_and_grad`, which finds the reads of rows.
+"""Run Keras on JAX. The training step computes gradients with `islices.value_and_grad`, which detects reads of rows.
 
-The step remains one jitted function with donated state, so XLA updates tables and states in place. See
+The step is still a single jitted function whose state is donated, so XLA updates tables and states in place. See
 `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
 """
 
@@ -28,8 +28,8 @@ Hooks, summed = ArrayHooks, coalesce
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods: a train_step with sparse gradients of weights that the model
-    reads by rows."""
+    """Return the methods that replace a model's methods. The new train_step computes sparse gradients of weights of
+    which the model reads only rows."""
     if getattr(keras.config, "is_nnx_enabled", bool)():  # Keras 3.10 has no NNX
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
@@ -66,25 +66,25 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
+    """Return the class of the objects that ``kind()`` makes on this backend, where `kind` is a class in
+    keras.optimizers."""
     return kind
 
 
 # ---------------------------------------------------------------------- steps that may not be taken
-#: The flag of the current step, and the ids of the variables that the step itself leaves unchanged if the flag is
-#: false.
+#: (the flag of the current step, the id() of each variable that the step itself keeps unchanged if the flag is false)
 _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", default=None)
 
 
 def taken() -> Any:
-    """Return the flag of the current step: a traced bool that is true if the step is taken. Return True if the current
-    step has no traced flag."""
+    """Return the flag of the current step, a traced bool that is true if the step takes effect. If the step has no such
+    flag, return True."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
 
 def keep(variables: Sequence[Any]) -> None:
-    """Record variables that the current step itself leaves unchanged if its flag is false, so that `take_if` does not
+    """Record that the current step itself keeps these variables unchanged if its flag is false. `take_if` then does not
     select their values."""
     flagged = _flagged.get()
     if flagged is not None:
@@ -92,8 +92,8 @@ def keep(variables: Sequence[Any]) -> None:
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Call `step`, which changes the variables, if the flag is true. A traced flag selects between old and new values,
-    because a branch in XLA would copy tables."""
+    """Call `step`, which changes the variables, if the flag is true. If the flag is traced, call `step` and then select
+    between the old and the new values, because a branch in XLA would copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -113,8 +113,8 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of a variable's gradients over micro-batches: an array of the variable's shape, and a flag per row, True
-    if a gradient contains the row."""
+    """The sum of a variable's gradients over micro-batches. The sum consists of an array of the variable's shape, and a
+    flag per row, which is True if a gradient contains the row."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -125,8 +125,8 @@ class DenseSum:
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
 
     def plus(self, gradient: Any) -> Any:
-        """Add a gradient slot by slot, and return the sum: an array if the gradient is an array, else coalesced
-        slices."""
+        """Add a gradient slot by slot, and return the sum. If the gradient is an array, the sum is an array, else
+        coalesced slices."""
         rows, values = self.shape[0], self.values.value
         gradient = cast(gradient, self.dtype)
         if not is_sparse(gradient):
@@ -157,7 +157,7 @@ class DenseSum:
 
 
 def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Add the gradients of a micro-batch to the sums, and step on the means after the last micro-batch."""
+    """Add the gradients of a micro-batch to the sums. After the last micro-batch, take a step with the means."""
     steps = optimizer.gradient_accumulation_steps
     is_last = (optimizer._iterations.value + 1) % steps == 0
     totals = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]

@@ -1,4 +1,4 @@
-"""Scale the loss dynamically, as Keras does, for optimizers that accept row-sparse gradients.
+"""Scale the loss dynamically for optimizers that accept row-sparse gradients.
 
 May import: `keras`, the core, this folder.
 """
@@ -27,9 +27,9 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Duplicates are summed before the check for finite numbers. If a number is not finite, the optimizer takes no step
-    and halves the scale. In a compiled step of JAX, `Stepped` then writes nothing; all other variables are assigned
-    their old values.
+    The optimizer sums duplicates before it checks whether all numbers are finite. If one is not, the optimizer skips
+    the step, and halves the scale. In a compiled step on JAX, `Stepped` then does not write to its variables; all other
+    variables get their old values.
 
     Examples
     --------
@@ -41,16 +41,16 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """Change the class of Keras's optimizer to this class. The optimizer keeps its variables."""
+        """Change the class of a loss-scale optimizer of Keras to this class. The optimizer keeps its variables."""
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite. In a sparse gradient, the sums of duplicates must be finite."""
+        """Return True if all gradients are finite. For a sparse gradient, the sums of its duplicates must be finite."""
         return super().check_finite([_sums(g) for g in grads])
 
-    #: The method of Keras's LossScaleOptimizer uses a branch in XLA, and the branch copies tables. The base class's
-    #: method calls `apply` instead.
+    #: In Keras's LossScaleOptimizer, this method uses a branch in XLA, which copies tables. The method of the base
+    #: class calls `apply` instead.
     stateless_apply = keras.optimizers.Optimizer.stateless_apply
 
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:

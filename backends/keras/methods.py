@@ -1,5 +1,5 @@
-"""Replace a method of a single object. Keras calls `compile`, `train_step` and others on the instance, so Keras calls
-the replacement.
+"""Replace a method of a single object. Keras looks up methods such as `compile` and `train_step` on the instance, and
+so finds the replacement.
 
 May import: the standard library.
 """
@@ -12,10 +12,11 @@ from typing import Any
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for the owner's method `name`. The replacement returns ``call(method, *args, **kwargs)``.
+    """Return a function that replaces the method `name` of `owner`. The function returns ``call(method, *args,
+    **kwargs)``.
 
-    If the caller sets the replacement on the object, the object's class does not change, so saving, loading and cloning
-    work as before.
+    If the caller sets this function as an attribute of the object, the object's class does not change. So saving,
+    loading and cloning work as before.
     """
     method = getattr(owner, name)
 

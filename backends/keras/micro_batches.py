@@ -1,4 +1,4 @@
-"""Keep the sum of micro-batches as slices, in eager code and in TensorFlow's graphs.
+"""Sum the gradients of micro-batches as slices, in eager code and in TensorFlow's graphs.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -19,11 +19,11 @@ from islices.core.slices import IndexedSlices
 
 
 class Share:
-    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides the result by the number of
+    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides the total by the number of
     micro-batches."""
 
     def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # in the framework's type; after an addition, sparse gradients are IndexedSlices
+        self.gradient = gradient  # sparse gradients have the framework's type; after an addition they are IndexedSlices
 
     def __add__(self, total: Any) -> Share:
         return Share(total.plus(self.gradient))
@@ -34,8 +34,8 @@ class Share:
 
 
 class Sum:
-    """The sum of a variable's gradients over micro-batches: coalesced slices, whose arrays are in variables of any
-    length."""
+    """The sum of a variable's gradients over micro-batches, as coalesced slices. The arrays of the slices are in
+    variables whose length may change."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -43,7 +43,8 @@ class Sum:
         self.indices = native.cell(np.zeros(0, np.int64), variable)
 
     def plus(self, gradient: Any) -> Any:
-        """Return the sum with a gradient added: an array if the gradient is an array, else coalesced slices."""
+        """Add a gradient to the sum, and return the result without storing it. If the gradient is an array, the result
+        is an array, else coalesced slices."""
         own = IndexedSlices(
             self.values.read_value(), self.indices.read_value(), self.shape, coalesced=True, validate=False
         )

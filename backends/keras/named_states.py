@@ -1,4 +1,4 @@
-"""Read the state of a Keras optimizer by name, to compare runs and to continue in another framework.
+"""Read the state of a Keras optimizer as named arrays, to compare runs or to continue in another framework.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -15,7 +15,7 @@ from islices.backends.keras.native import MULTI_OPTIMIZER
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import describe
 
-#: Keras's class -> Keras's name of a variable -> the name in the state of `islices.optim`.
+#: Keras's class -> Keras's name of a variable -> the name in a state of `islices.optim`
 NAMES: dict[Any, dict[str, str]] = {
     keras.optimizers.SGD: {"momentum": "momentum"},
     keras.optimizers.RMSprop: {"velocity": "mean_square", "momentum": "momentum", "average_gradient": "mean"},
@@ -31,32 +31,33 @@ NAMES: dict[Any, dict[str, str]] = {
 
 
 def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
-    """Return the state of each variable that a Keras optimizer steps on, with the names of `islices.optim`.
+    """Return the state of each variable of a Keras optimizer, with the names that `islices.optim` uses.
 
     Parameters
     ----------
     optimizer : keras.optimizers.Optimizer
-        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or a class of this package that
-        is derived from one of these; or `Stepped`. For LossScaleOptimizer and MultiOptimizer the result is the state of
-        the optimizers that they contain.
+        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, a class of this package that is
+        derived from one of these, or `Stepped`. For LossScaleOptimizer and MultiOptimizer, the result contains the
+        states of the optimizers inside them.
 
     Returns
     -------
     dict of str to dict of str to array
-        Path of each variable -> its state as NumPy copies: the arrays, and "step", the number of steps taken, as int32
-        of shape (1,). The optimizer of `islices.optim` with the same name and semantics="keras", if there is one,
-        accepts the dict as its state. The result is empty for an optimizer that is not built yet.
+        A dict that maps the path of each variable to its state. A state contains copies of the arrays for NumPy, and
+        "step", the number of completed steps, as int32 of shape (1,). If `islices.optim` has an optimizer with the same
+        name and semantics="keras", this optimizer accepts the state. For an optimizer that is not built yet, the result
+        is empty.
 
     Raises
     ------
     TypeError
-        The argument is not a Keras optimizer, or `islices.optim` has no names for the optimizer's variables, such as
-        Adafactor's factors.
+        The argument is not a Keras optimizer, or `islices.optim` has no names for its variables, as for Adafactor's
+        factors.
 
     Notes
     -----
-    With gradient_accumulation_steps "step" counts the steps that were taken, not the micro-batches. Nadam's product of
-    momenta belongs to no variable, so the result lacks it.
+    With gradient_accumulation_steps, "step" counts steps, not micro-batches. The result does not contain Nadam's
+    product of momenta, because this product does not belong to a variable.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
         path = getattr(variable, "path", variable.name)
         if names is None:
             held = optimizer._states[k]
-        else:  # Keras joins the variable's path and the array's name
+        else:  # Keras joins the path of the variable and the name of the array
             joined = {new: f"{path}_{old}".replace("/", "_").replace(":", "_") for old, new in names.items()}
             held = {new: own[name] for new, name in joined.items() if name in own}
         state = {name: np.array(keras.ops.convert_to_numpy(x)) for name, x in held.items()}

@@ -1,15 +1,15 @@
-"""Select the module for Keras's backend in this process: tensorflow.py, torch.py or jax.py in this folder.
+"""Select the module for Keras's backend: tensorflow.py, torch.py or jax.py in this folder.
 
-All three modules define these names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the methods
-with which `row_sparse` replaces the methods of a model. `cast`, `summed` and `divisible` convert gradients of the
-framework's types. `replicas` counts the replicas that step together, and `stock` returns the classes of Keras's
-optimizers.
+All three modules define the following names. `Hooks` is a base class that receives the gradients of a Keras optimizer.
+`methods` returns the methods with which `row_sparse` replaces the methods of a model. `cast`, `summed` and `divisible`
+convert gradients. `replicas` returns the number of replicas that take a step together, and `stock` returns the class of
+one of Keras's optimizers.
 
-tensorflow.py and torch.py, whose variables change in place, also define `writable`, and `cell` for arrays of any length
-in a variable. torch.py and jax.py define `take_if`. jax.py defines `taken`, `keep`, `DenseSum` and `accumulate` for
-compiled steps.
+On TensorFlow and torch, variables change in place. So tensorflow.py and torch.py also define `writable`, and `cell`,
+which makes a variable whose length may change. torch.py and jax.py define `take_if`. jax.py also defines `taken`,
+`keep`, `DenseSum` and `accumulate` for compiled steps.
 
-No module of another framework is imported. May import: `keras`, this folder.
+This module does not import the modules of the other backends. May import: `keras`, this folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["BACKEND", "MULTI_OPTIMIZER", "native"]
 #: Keras's backend in this process.
 BACKEND: str = keras.backend.backend()
 
-#: Methods of Keras's optimizers on which `Coalesced` and `Stepped` depend.
+#: `Coalesced` and `Stepped` need these methods of Keras's optimizers.
 HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 10) or not all(
     hasattr(keras.optimizers.Optimizer, name) for name in HOOKS
@@ -33,7 +33,7 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 10) or not all(
         f"{' and '.join(HOOKS)}"
     )
 
-#: keras.optimizers.MultiOptimizer; an empty tuple before Keras 3.15, which added it.
+#: keras.optimizers.MultiOptimizer, or an empty tuple before Keras 3.15.
 MULTI_OPTIMIZER: Any = getattr(keras.optimizers, "MultiOptimizer", ())
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Run Keras's optimizers on row-sparse gradients: sum duplicates, clip the sums, then take Keras's step.
+"""Run Keras's optimizers with row-sparse gradients: sum duplicates, clip the sums, and then take Keras's step.
 
 May import: `keras`, the core, this folder.
 """
@@ -16,24 +16,24 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-#: An optimizer of `islices.optim`, and the Keras variables that contain the optimizer's state, by the state's names.
+#: (an optimizer of `islices.optim`, a dict from names of its state's arrays to Keras's variables that contain them)
 Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` computes
-    the step for sparse gradients."""
+    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` then
+    computes the step for sparse gradients."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the optimizer of `islices.optim` with the same step, or None if there is none for these options."""
+        """Return the optimizer of `islices.optim` that computes the same step, or None if no optimizer does so with
+        these options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Take one step on a variable. `islices.optim` computes the step for slices, and Keras computes the step for
-        arrays."""
+        """Update a variable. `islices.optim` computes the step for slices, and Keras computes the step for arrays."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return
@@ -45,7 +45,7 @@ class ByRows(Coalesced):
 
 
 class AdamByRows(ByRows):
-    """A mixin for Adam and AdamW. AdamW only adds a weight decay, which Keras applies before the step."""
+    """A mixin for Adam and AdamW, which compute the same step. Keras applies AdamW's weight decay before the step."""
 
     def _rule(self, rate: Any) -> Rule | None:
         if self.amsgrad:
@@ -55,61 +55,61 @@ class AdamByRows(ByRows):
 
 
 class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
-    """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.SGD that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return None if self.momentum else (optim.sgd(rate, semantics="keras"), {})
 
 
 class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignore[misc]
-    """keras.optimizers.RMSprop on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.RMSprop that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
-    """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Adagrad that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return optim.adagrad(rate, eps=self.epsilon, semantics="keras"), {"accumulator": self._accumulators}
 
 
 class Adadelta(Coalesced, native.stock(keras.optimizers.Adadelta)):  # type: ignore[misc]
-    """keras.optimizers.Adadelta on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Adadelta that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Adam(AdamByRows, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
-    """keras.optimizers.Adam on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Adam that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class AdamW(AdamByRows, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
-    """keras.optimizers.AdamW on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.AdamW that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Adamax(Coalesced, native.stock(keras.optimizers.Adamax)):  # type: ignore[misc]
-    """keras.optimizers.Adamax on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Adamax that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Nadam(Coalesced, native.stock(keras.optimizers.Nadam)):  # type: ignore[misc]
-    """keras.optimizers.Nadam on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Nadam that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Adafactor(Coalesced, native.stock(keras.optimizers.Adafactor)):  # type: ignore[misc]
-    """keras.optimizers.Adafactor on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Adafactor that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Ftrl(Coalesced, native.stock(keras.optimizers.Ftrl)):  # type: ignore[misc]
-    """keras.optimizers.Ftrl on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Ftrl that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc]
-    """keras.optimizers.Lion on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Lion that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
-    """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for additional arguments."""
+    """keras.optimizers.Lamb that sums duplicate rows first; `Coalesced` describes the additional arguments."""
 
 
-#: Keras's class on this backend -> the class here. The name by which Keras loads a saved optimizer is known after this
-#: module has been imported.
+#: Keras's class on this backend -> the class in this module. To load a saved optimizer by its name, Keras needs this
+#: module to be imported.
 STOCK: dict[type, Any] = {
     kind.__bases__[1]: keras.saving.register_keras_serializable("islices")(kind)
     for kind in (SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Adafactor, Ftrl, Lion, Lamb)

@@ -24,32 +24,33 @@ from islices.embedding.capture import replaced
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
-#: Optimizers of Keras that only change the rows of a sparse gradient.
+#: Keras's optimizers that change only the rows of a sparse gradient.
 BY_ROWS = ("sgd", "adagrad")
 
 
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that records each step of `model.fit`.
 
-    A step's record contains the batch, outputs, loss, gradients before and after clipping, tables and state.
+    For each step, the callback records the batch, outputs, loss, gradients before and after clipping, tables and state.
 
     Parameters
     ----------
     folder : str or path
-        The folder of the records: see `islices.Recorder`.
+        The folder for the recorded steps; see `islices.Recorder`.
     **options
         The options of `islices.Recorder`: every, overwrite, metadata.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        The errors of `islices.Recorder`.
+        `islices.Recorder` raises these errors.
 
     Notes
     -----
-    All steps of `fit` run eagerly (``run_eagerly``) and round as eager code does, because the recorder cannot see the
-    values of a compiled step. The names of weights are their paths. On JAX the forward pass is traced for
-    differentiation, so outputs and loss are not recorded. After `fit` the recorder restores the model. SPEC clause 23.
+    The recorder cannot see the values in a compiled step. So all steps of `fit` run eagerly (``run_eagerly``), and
+    round in the same way as eager code. In the recording, weights are named by their paths. On JAX, outputs and loss
+    are not recorded, because JAX traces the forward pass to differentiate it. After `fit`, the recorder restores the
+    model. SPEC clause 23.
 
     Examples
     --------
@@ -71,20 +72,20 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self._replaced = contextlib.ExitStack()
 
     def add(self, **positions: Any) -> None:
-        """Add records to the current step: see `islices.Recorder.add`.
+        """Store further positions of the current step. See `islices.Recorder.add`.
 
         Parameters
         ----------
         **positions
-            Records by position, as for `islices.Recorder.step`.
+            The same positions as for `islices.Recorder.step`.
         """
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Wrap the model's methods. Keras calls `set_model` before Keras builds the function of a step."""
+        """Wrap the methods of the model. Keras calls `set_model` before it builds the function that trains a step."""
         super().set_model(model)
         self._replaced.close()
-        self._optimizer = model.optimizer  # not `self.model`: on JAX reading it ends the epoch's state
+        self._optimizer = model.optimizer  # not `self.model`, because on JAX a read of it ends the epoch's state
         eagerly = model.run_eagerly
         model.run_eagerly = True
         model.train_function = None
@@ -92,8 +93,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         def back() -> None:
             model.run_eagerly, model.train_function = eagerly, None
 
-        # on TensorFlow `Coalesced` clips after Keras's hook, because the gradients of replicas are added up after the
-        # hook
+        # On TensorFlow, `Coalesced` clips after Keras's hook, because the gradients of replicas are added up only then.
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
         self._replaced.callback(back)
         for owner, name, call in (
@@ -110,7 +110,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ around Keras's methods
     def _train_step(self, method: Any, *args: Any) -> Any:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX the state comes before the data
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX, the state comes before the data
         reported = {"x": _arrays(x), "y": _arrays(y), "sample_weight": _arrays(weights)}
         self.recorder.add(batch={name: part for name, part in reported.items() if part is not None})
         return method(*args)
@@ -149,7 +149,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         clipped = method(grads)
         if not self.recorder.wanted:
             return clipped
-        # gradients also change without a clip, by a loss scale or micro-batches
+        # a loss scale or micro-batches change gradients too
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
@@ -170,15 +170,15 @@ def _values(named: Mapping[str, Any]) -> dict[str, Any]:
 def _state(optimizer: Any) -> dict[str, Any]:
     try:
         return state_of(optimizer)
-    except TypeError:  # the optimizer's arrays have no names, so parity compares steps without them
+    except TypeError:  # without names, parity compares steps without states
         return {}
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """Describe a variable's optimizer with the names of `islices.optim`.
+    """Describe the optimizer of a variable with the names that `islices.optim` uses.
 
-    The result is {"class": name} for a Keras class that `islices.optim` lacks and for use_ema. The result is None for
-    `Stepped`, for a loss scale, for micro-batches, and for any other unknown formula.
+    If `islices.optim` does not have Keras's class, or if use_ema is set, the result is {"class": name}. The result is
+    None for `Stepped`, with a loss scale or micro-batches, and for any other unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

@@ -1,7 +1,7 @@
-"""Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
+"""Pass row-sparse gradients through a Keras optimizer on backends where optimizers accept only arrays.
 
-Keras divides gradients by its loss scale; `IndexedSlices` supports the division. On TensorFlow gradients stay
-tf.IndexedSlices, because tf.distribute sums no other sparse gradients over replicas (tensorflow.py). May import:
+Keras divides gradients by its loss scale, which `IndexedSlices` supports. On TensorFlow, gradients stay
+tf.IndexedSlices, because tf.distribute cannot sum other sparse gradients over replicas (see tensorflow.py). May import:
 `keras`, the core.
 """
 
@@ -19,31 +19,31 @@ from islices.core.slices import IndexedSlices, parts
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """Return a sparse gradient as slices with the variable's shape, and any other gradient unchanged. If `validate` is
-    True, check the slices."""
+    """Convert a sparse gradient to slices with the shape of the variable. Return any other gradient unchanged. If
+    `validate` is True, check the slices."""
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
 
 
 def cast(grad: Any, dtype: str) -> Any:
-    """Return a gradient in another dtype; a sparse gradient becomes slices."""
+    """Convert a gradient to another dtype. A sparse gradient becomes slices."""
     return from_native(grad).astype(dtype) if is_sparse(grad) else keras.ops.cast(grad, dtype)
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """Return a sparse gradient as slices, without a check of the ids, and any other gradient unchanged. `divided`
+    """Convert a sparse gradient to slices without checking its ids, and return any other gradient unchanged. `divided`
     accepts both forms."""
     return accepted(grad, variable, validate=False)
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """Divide slices or an array by a number, without multiplying by the number's reciprocal."""
+    """Divide slices or an array by a number with a real division, not with a product with the reciprocal."""
     if isinstance(gradient, IndexedSlices):
         return gradient / c
     return scale_values(*parts(gradient), [("div", c)])
 
 
 def within(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer, and all optimizers to which that optimizer passes gradients."""
+    """Yield an optimizer and all optimizers inside it, to which it passes gradients."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
@@ -51,13 +51,13 @@ def within(optimizer: Any) -> Iterator[Any]:
 
 
 def as_array(gradient: Any) -> Any:
-    """Return a gradient as an array with the variable's shape."""
+    """Convert a gradient to an array with the shape of the variable."""
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A base class of optimizers that clips where Keras clips, after the loss scale and micro-batches. Duplicates are
-    summed before the clip."""
+    """A base class of optimizers that sums duplicates and clips at the same point as Keras: after the loss scale has
+    been removed, and micro-batches have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():
@@ -76,5 +76,5 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
-        """Return the gradient in the form that the optimizer's rule accepts."""
+        """Convert the gradient to the form that the optimizer's step accepts."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Run optimizers of `islices.optim` in place of Keras's optimizers, with micro-batches. The cost grows with the rows
-that gradients contain.
+"""Use optimizers of `islices.optim` in Keras, also with micro-batches. The cost of a step grows with the number of rows
+in the gradients, not with the size of the tables.
 
-Keras adds up micro-batches in dense arrays as large as each table; `Sum` stores slices instead. May import: `keras`,
-`numpy`, the core, this folder.
+Keras sums the gradients of micro-batches in dense arrays of each table's size. `Sum` stores slices instead. May import:
+`keras`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
-#: Keras's name for the variables that contain the sums of micro-batches; `Sum` replaces these variables.
+#: Keras's name for the variables that contain sums of micro-batches. `Sum` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
 #: `Stepped` warns if a table with at least this many rows has a dense gradient.
 MANY_ROWS = 100_000
-#: In a compiled step of JAX, where shapes are fixed, a sum has the table's size.
+#: In a compiled step on JAX shapes are fixed, so a sum has the table's size.
 Total: Any = native.DenseSum if BACKEND == "jax" else Sum
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
@@ -37,49 +37,51 @@ SCHEDULE = SCHEDULES.LearningRateSchedule
 
 @keras.saving.register_keras_serializable("islices")
 class Stepped(Coalesced):
-    """A Keras optimizer that takes the steps of an `islices.optim` optimizer, for example of lazy Adam or row-wise
+    """A Keras optimizer whose steps an optimizer of `islices.optim` computes, for example lazy Adam or row-wise
     Adagrad.
 
     Parameters
     ----------
     rule : islices.optim.Optimizer
-        The rule that steps all weights. Its learning rate, a number or one of keras.optimizers.schedules, becomes
-        Keras's learning rate, which callbacks may change. Other hyperparameters of the rule may be schedules too; such
-        a schedule counts the steps of each weight.
+        The optimizer that computes the steps of all weights. The learning rate of `rule`, a number or a schedule of
+        keras.optimizers.schedules, becomes Keras's learning rate, which callbacks may change. Other hyperparameters may
+        be schedules too, which count the steps of each weight.
     **kwargs
-        Keyword arguments of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm,
+        Keyword arguments of any Keras optimizer: name, learning_rate (replaces the learning rate of `rule`), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
-        ema_overwrite_frequency. A rule with rows="all" also accepts weight_decay, which changes every row. The
-        arguments semantics and nonfinite are those of `Coalesced` and only affect the clip; the rule's semantics
-        affects the step.
+        ema_overwrite_frequency. If `rule` has rows="all", weight_decay is also accepted, and changes every row.
+        `Coalesced` describes the arguments semantics and nonfinite. These two arguments affect only clipping. The
+        semantics of `rule` affects the step.
 
     Warns
     -----
     UserWarning
-        The first dense gradient of a table with 100,000 rows or more warns once.
+        Issued once, for the first dense gradient of a table with at least 100,000 rows.
 
     Raises
     ------
     TypeError
-        `rule` is not an optimizer of islices.optim, or a hyperparameter is a function that is not a Keras schedule.
+        `rule` is not an optimizer of islices.optim, or one of its hyperparameters is a function but not a Keras
+        schedule.
     ValueError
-        Keras's weight_decay is set with a rule of rows="touched": use the rule's weight_decay.
-        gradient_accumulation_steps is set under a strategy of several replicas (Keras does not support this), or with
-        use_ema on JAX. jit_compile is True on TensorFlow, where XLA cannot step on a variable number of rows.
+        Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. Or
+        gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with use_ema. Or
+        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows.
     IndexError
-        The number of a frozen row is out of range for a weight.
+        A frozen row does not exist in one of the weights.
 
     Notes
     -----
-    Keras stores the learning rate in the type ``keras.config.floatx()``, by default float32. The optimizer's variables
-    contain the result of ``rule.init`` for each weight. Dense gradients update every row; a weight that is a single
-    number counts as one row. Each gradient is first cast to the type of its variable, as in Keras; a variable of 16
-    bits also accepts float32. ``exclude_from_weight_decay`` applies to the rule's decay too.
+    Keras stores the learning rate in the dtype ``keras.config.floatx()``, which is float32 by default. The optimizer's
+    variables contain the result of ``rule.init`` for each weight. Dense gradients update every row, and a weight that
+    is a single number has one row. As in Keras, each gradient is first cast to the dtype of its variable; only float32
+    gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to the weight decay of
+    `rule`.
 
-    With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
-    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows that the k
-    gradients contain; on JAX the accumulator is an array of the table's size. As in Keras, a call ignores a variable
-    whose gradient is None. SPEC clauses 16 and 24.
+    With ``gradient_accumulation_steps=k``, every k-th call takes a step. The step's gradient is the coalesced sum of k
+    gradients, divided by k and then clipped. The sum is float32 for 16-bit variables. The accumulator stores only the
+    rows that the k gradients contain, but on JAX it is an array of the table's size. As in Keras, a call ignores a
+    variable whose gradient is None. SPEC clauses 16 and 24.
 
     Examples
     --------
@@ -103,7 +105,7 @@ class Stepped(Coalesced):
                 "moves every row, that of the rule the rows of the gradient"
             )
         rate = kwargs.pop("learning_rate", None)
-        _described(rule)  # the call raises if the rule cannot be saved
+        _described(rule)  # raises an error if the rule cannot be saved
         super().__init__(_held("lr", rule.hyper["lr"]) if rate is None else rate, **kwargs)
         self.rule = rule
         self._warned = False
@@ -123,7 +125,7 @@ class Stepped(Coalesced):
 
     def add_variable_from_reference(self, reference_variable: Any, name: Any = None, initializer: Any = "zeros") -> Any:
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
-            dtype = _dtype(reference_variable)  # 16-bit gradients are summed in float32: SPEC clause 3
+            dtype = _dtype(reference_variable)  # 16-bit gradients are summed in float32 (SPEC clause 3)
             return Total(reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype)
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
@@ -173,7 +175,7 @@ class Stepped(Coalesced):
         return super()._checked(grad, variable)
 
     def _warn_of_dense(self, name: str, shape: tuple[int, ...]) -> None:
-        """Warn once that a large table has a dense gradient: the user may have forgotten `row_sparse`."""
+        """Warn once if a large table has a dense gradient, because the user may have forgotten to call `row_sparse`."""
         if len(shape) < 2 or shape[0] < MANY_ROWS or self._warned:
             return
         self._warned = True
@@ -200,18 +202,18 @@ class Stepped(Coalesced):
         for total in self._accumulated_gradients:
             if isinstance(total, Total):
                 total.clear()
-            else:  # the variable's value is replaced by the gradient
+            else:  # the gradient replaces the value of such a variable
                 total.assign(keras.ops.zeros_like(total.value))
 
     def _sums_first(self) -> bool:
-        """Return True if duplicates are summed before the step, because a clip needs the sums."""
+        """Return True if duplicates must be summed before the step. Only clipping needs this."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
 
     def _for_rule(self, grad: Any) -> Any:
         return grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Take one step of the rule at Keras's learning rate."""
+        """Update a variable with a step of the rule at Keras's learning rate."""
         rate = keras.ops.convert_to_tensor(learning_rate)
         changed: dict[str, Any] = {"lr": lambda step: rate, "rows": self.rule.rows}
         if "weight_decay" in self.rule.hyper and not self._use_weight_decay(variable):
@@ -223,7 +225,7 @@ class Stepped(Coalesced):
             return
         ops = keras.ops  # a single number is a table of one row
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
-        held = {part: ops.copy(x) for part, x in state.items()}  # copies are tensors on TensorFlow, like the row
+        held = {part: ops.copy(x) for part, x in state.items()}  # on TensorFlow, copies are tensors, like the row
         row, new = rule.step(row, gradient, held)
         variable.assign(ops.reshape(row, ()))
         _assign(state, new)
@@ -234,20 +236,20 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables to save, which all backends have. Variables of sums on JAX are left out, because every
-        backend saves sums as slices."""
+        """Return the variables to save. All backends have the same variables to save. On JAX, the sums of micro-batches
+        are left out, because every backend saves sums as slices."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
     def save_own_variables(self, store: Any) -> None:
-        """Store Keras's variables and the sums of the micro-batches since the last step."""
+        """Store Keras's variables, and the sums of micro-batches since the last step."""
         for k, variable in enumerate(self._saved()):
             store[str(k)] = variable.numpy()
         for k, total in enumerate(self._totals()):
             store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load the variables that `save_own_variables` stored. If the store has no sums of micro-batches, the sums
+        """Load the variables that `save_own_variables` stored. If the store contains no sums of micro-batches, the sums
         become empty."""
         own = {k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)}  # noqa: SIM118
         if len(own) == len(self._saved()):
@@ -274,9 +276,9 @@ class Stepped(Coalesced):
             k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
         }
         if described["rows"] == "touched":
-            described["rows"] = None  # some rules accept no "touched", but only the default
-        # Keras itself reads a learning rate that is a schedule; the placeholder is 1, because some optimizers raise for
-        # 0
+            described["rows"] = None  # some rules do not accept "touched", only the default
+        # If the learning rate is a schedule, Keras itself reads it. The placeholder is 1, because some optimizers raise
+        # errors for 0.
         described["lr"] = rate if isinstance(rate, float) else 1.0
         name: Any = described.pop("name")
         if "states" in described:
@@ -297,8 +299,8 @@ def take_step(
     state: dict[str, Any],
     steps: Any | None = None,
 ) -> None:
-    """Take a step of a rule on Keras's variables. If `state` has no variable "step", `steps` has the number of earlier
-    steps, with shape (1,)."""
+    """Update a Keras variable and its state with a step of a rule. If `state` does not contain "step", pass the number
+    of earlier steps as `steps`, an array of shape (1,)."""
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
@@ -314,7 +316,7 @@ def take_step(
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _held(name: str, x: Any) -> Any:
-    """Return a hyperparameter in a form that Keras can save: a flag, a float or a schedule."""
+    """Convert a hyperparameter to a form that Keras can save: a bool, a float or a schedule."""
     if isinstance(x, (bool, np.bool_)):
         return bool(x)
     if isinstance(x, SCHEDULE):
@@ -328,7 +330,7 @@ def _held(name: str, x: Any) -> Any:
 
 
 def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
-    """Return the function of `optim.custom` that a configuration names."""
+    """Return the function for `optim.custom` whose name a configuration contains."""
     function = keras.saving.get_registered_object(name, custom_objects)
     if function is None:
         raise ValueError(
@@ -339,9 +341,9 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """Return the arguments that recreate the rule, except its learning rate.
+    """Return the arguments from which the rule can be made again, without its learning rate.
 
-    The arguments are numbers, flags and schedules; frozen is an array.
+    The arguments are numbers, bools and schedules. Only "frozen" is an array.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
@@ -359,12 +361,13 @@ def _assign(state: dict[str, Any], new: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------------- gradients
 def _shape_of_rows(variable: Any) -> tuple[int, ...]:
-    """Return the variable's shape, or (1,) for a single number, which is one row."""
+    """Return the shape of a variable. A single number counts as one row, so its shape is (1,)."""
     return tuple(variable.shape) or (1,)
 
 
 def _cast(grad: Any, variable: Any) -> Any:
-    """Return the gradient in the variable's type. For a 16-bit variable, a float32 gradient stays unchanged."""
+    """Convert the gradient to the dtype of the variable. If the variable is 16-bit, a float32 gradient stays
+    unchanged."""
     own = _dtype(variable)
     if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)

@@ -1,4 +1,4 @@
-"""Define `row_sparse`, which makes `fit` of a stock Keras model train with row-sparse gradients on every backend.
+"""Define `row_sparse`, which makes `fit` train a stock Keras model with row-sparse gradients on every backend.
 
 May import: `keras`, the core, this folder.
 """
@@ -20,50 +20,51 @@ from islices.core.registry import describe
 
 Model = TypeVar("Model", bound=Any)
 
-#: The attribute that marks a model after `row_sparse`.
+#: The name of the attribute that `row_sparse` sets to mark a model.
 MARK = "_islices_row_sparse"
 
 
 def row_sparse(model: Model) -> Model:
-    """Make `fit` and `train_on_batch` of a stock Keras model use row-sparse gradients, on TensorFlow, torch and JAX.
+    """Make a stock Keras model train with row-sparse gradients in `fit` and `train_on_batch`, on TensorFlow, torch and
+    JAX.
 
-    If the model looks up rows of a trainable weight, the gradient of the weight contains only these rows. A lookup is
-    ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers remain ordinary Keras
+    If the model looks up rows of a trainable weight, the gradient of this weight contains only these rows. A lookup is
+    ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still ordinary Keras
     objects.
 
     Parameters
     ----------
     model : keras.Model
-        A sequential, functional or subclassed model. The model need not be built or compiled yet. Pass the model that
-        you fit, not a part of it.
+        A sequential, functional or subclassed model. The model need not be built or compiled yet. Pass the model whose
+        `fit` you call, not a part of it.
 
     Returns
     -------
     keras.Model
-        The same object. The model's class, weights, names and configuration do not change. A copy of the model that
-        Keras makes (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
+        The same object. The class, weights, names and configuration of the model do not change. If Keras makes a copy
+        of the model (`keras.saving.load_model`, `keras.models.clone_model`), the copy is a stock model, so call
+        row_sparse again.
 
     Raises
     ------
     TypeError
-        The object is not a keras.Model, or on JAX the model's class defines a `train_step` that computes gradients
-        itself. `compile` raises if the optimizer only accepts dense gradients: Muon, ScheduleFreeAdamW, and classes
-        outside keras.optimizers without the mixin `Coalesced`.
+        `model` is not a keras.Model or, on JAX, its class defines a `train_step`. `compile` raises if the optimizer
+        accepts only dense gradients. Such optimizers are Muon, ScheduleFreeAdamW, and classes outside of
+        keras.optimizers that do not have the mixin `Coalesced`.
     ValueError
-        `compile` raises for gradient_accumulation_steps under a strategy of several replicas. `fit` raises for a
-        keras.distribution on JAX.
+        `compile` raises if gradient_accumulation_steps is set and the strategy has several replicas. On JAX, `fit`
+        raises if a keras.distribution is set.
     NotImplementedError
         Keras runs on JAX with NNX enabled.
 
     Notes
     -----
-    `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package.
-    This Adam has semantics="keras", so Keras's step is computed on the sums of duplicate rows. As Keras documents, Adam
-    updates every row at each step, so the cost of a step grows with the table. The cost of `Stepped` grows with the
-    batch instead.
+    `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package
+    with semantics="keras". This Adam computes Keras's step from the sums of duplicate rows. As in Keras, Adam updates
+    every row in each step, so the cost of a step grows with the table. The cost of `Stepped` grows only with the batch.
 
-    A weight that the model also reads as a whole, as for a tied output layer or ``embeddings_regularizer``, gets a
-    correct dense gradient. The cost of a step then grows with the table.
+    If the model also reads the weight as a whole, for a tied output layer or an ``embeddings_regularizer``, the
+    gradient is dense and correct. Then the cost of a step grows with the table.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def row_sparse(model: Model) -> Model:
 
 
 def _adapt(model: Any) -> None:
-    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError for an optimizer that cannot."""
+    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError if an optimizer cannot."""
     held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
     for optimizer in (x for one in held for x in within(one)):
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:

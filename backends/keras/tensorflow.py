@@ -1,4 +1,5 @@
-"""Run Keras on TensorFlow, where tf.GradientTape makes tf.IndexedSlices in eager code, in graphs and in strategies.
+"""Run Keras on TensorFlow, where tf.GradientTape already computes sparse gradients (tf.IndexedSlices) in eager code, in
+graphs and in strategies.
 
 See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core, this
 folder.
@@ -28,10 +29,12 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
 
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A base class of optimizers that clips after the gradients of all replicas have been added up."""
+    """A base class of optimizers that sums duplicates and clips only after the gradients of all replicas have been
+    added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Return the gradients unchanged, because Keras calls this method before it sums over replicas."""
+        """Return the gradients unchanged. Keras calls this method too early, before it sums the gradients over
+        replicas."""
         return grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -54,11 +57,12 @@ Hooks = ReplicaHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. `train_step` is not replaced, because TensorFlow's tape
-    already makes sparse gradients."""
+    """Return the methods that replace a model's methods. `train_step` stays as it is, because TensorFlow's tape already
+    computes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Build the optimizer before the step is traced, because a tf.function that makes variables is traced twice."""
+        """Build the optimizer before the step is traced. Otherwise the step would make variables, and TensorFlow would
+        trace it twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
@@ -69,35 +73,35 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- gradients
 class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
-    """A tf.IndexedSlices that supports division by a number, because Keras divides gradients by loss_scale_factor."""
+    """A tf.IndexedSlices that can be divided by a number. Keras divides gradients by loss_scale_factor."""
 
     def __truediv__(self, c: Any) -> DivisibleSlices:
         return DivisibleSlices(keras.ops.divide(self.values, c), self.indices, self.dense_shape)
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """Return the gradient in a form that can be divided by numbers."""
+    """Convert the gradient to a form that can be divided by numbers."""
     if not isinstance(grad, tf.IndexedSlices) or isinstance(grad, DivisibleSlices):
         return grad
     return DivisibleSlices(grad.values, grad.indices, grad.dense_shape)
 
 
 def summed(leaf: IndexedSlices) -> IndexedSlices:
-    """Return slices with their duplicates summed. Under XLA the slots of duplicates remain, with zeros."""
+    """Sum the duplicates of slices. Under XLA, the result keeps the slots of duplicates, filled with zeros."""
     if not compiled_by_xla():
         return coalesce(leaf)
     sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
     return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)
 
 
-#: Convert a gradient to another dtype; tf.IndexedSlices stay tf.IndexedSlices.
+#: Convert a gradient to another dtype. tf.IndexedSlices stay tf.IndexedSlices.
 cast = tf.cast
 
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together, in the model's strategy or, without a model, in the
-    current strategy."""
+    """Return the number of replicas that take a step together. If there is no model, the current strategy counts, else
+    the strategy of the model."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -112,16 +116,17 @@ def check_step() -> None:
 
 
 def writable(variable: Any) -> Any:
-    """Return the array that a rule changes in place."""
+    """Return the array of a variable that a rule can change in place."""
     return variable
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the objects that ``kind()`` makes on this backend; `kind` is a class of keras.optimizers."""
+    """Return the class of the objects that ``kind()`` makes on this backend, where `kind` is a class in
+    keras.optimizers."""
     return kind
 
 
 def cell(values: Host, variable: Any) -> Any:
-    """Return a variable that contains `values`, and whose number of rows may change."""
+    """Make a variable that contains `values`. The variable's number of rows may change later."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

@@ -1,5 +1,5 @@
-"""Run Keras on torch. `RowReads` turns reads of rows into embedding lookups, whose gradient torch computes as a sparse
-COO tensor.
+"""Run Keras on torch. `RowReads` replaces reads of rows by embedding lookups, whose gradients torch computes as sparse
+COO tensors.
 
 See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core, this folder.
 """
@@ -28,15 +28,15 @@ def _is_table(x: Any) -> bool:
 
 
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. The replacements make the gradients of looked-up tables
-    sparse, and switch off jit_compile."""
+    """Return the methods that replace a model's methods. The new methods make the gradients of looked-up tables sparse,
+    and switch off jit_compile."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads(_is_table):
             return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.jit_compile:  # JAX's default, which models saved on JAX keep
+        if model.jit_compile:  # models saved on JAX have True
             warn_caller(
                 "jit_compile: got True; torch.compile refuses the backward pass of sparse embeddings. Proceeding with "
                 "jit_compile=False"
@@ -44,15 +44,15 @@ def methods(model: Any) -> dict[str, Any]:
             model.jit_compile = False
         return method(*args, **kwargs)
 
-    # the mode does not cover all of train_step: it costs microseconds per call of torch, and an optimizer makes many
-    # calls
+    # The mode does not cover all of train_step, because it takes microseconds per call of torch, and an optimizer makes
+    # many calls.
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
 # ---------------------------------------------------------------------- steps
 class TorchHooks(ArrayHooks):
-    """A base class of optimizers that steps on slices one variable at a time, because Keras's step on all variables
-    only accepts arrays."""
+    """A base class of optimizers that updates variables with sparse gradients one by one, because Keras's update of all
+    variables together accepts only arrays."""
 
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
@@ -80,18 +80,18 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 
 def writable(variable: Any) -> Any:
-    """Return the array that a rule changes in place."""
+    """Return the array of a variable that a rule can change in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def stock(kind: Any) -> Any:
-    """Return the class of the objects that ``kind()`` makes; `kind` is a class of keras.optimizers. On torch, `__new__`
-    of `kind` makes objects of another class."""
+    """Return the class of the objects that ``kind()`` makes, where `kind` is a class in keras.optimizers. On torch,
+    this is a different class."""
     return type(kind())
 
 
 class Cell:
-    """A mutable tensor of any length, with methods of tf.Variable."""
+    """A variable whose length may change, with the methods of tf.Variable that this package uses."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.tensor = x
@@ -104,5 +104,5 @@ class Cell:
 
 
 def cell(values: Host, variable: Any) -> Cell:
-    """Return a `Cell` that contains `values`, on the variable's device."""
+    """Make a `Cell` that contains `values`, on the device of `variable`."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

@@ -1,1 +1,1 @@
-"""MPI, an engine of `islices.distributed`. MPI has no arrays, so the engine is in no framework's folder."""
+"""Use MPI as an engine of `islices.distributed`. MPI has no arrays, so this folder contains no backend for arrays."""

@@ -1,10 +1,11 @@
-"""Use MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, MXNet and any other framework.
+"""Use MPI as an engine of `islices.distributed`, for arrays of NumPy, MXNet and any other framework. MPI is called
+through mpi4py.
 
-MPI's blocking calls wait for ever, and most MPI libraries occupy a core meanwhile. So this module makes requests that
-do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Every pair of ranks
-exchanges messages by Isend and Irecv, for two reasons. MPICH's Allgatherv sends unequal lengths in small pieces: 64 MB
-from one of two ranks take 0.4 to 10 s, and 0.02 to 0.05 s with Send and Recv. With pairs, an error can also name the
-rank that did not answer.
+MPI's blocking calls wait for ever, and most MPI libraries keep a core busy while they wait. So this module makes
+requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each
+pair of ranks exchanges messages with Isend and Irecv, for two reasons. First, MPICH's Allgatherv sends unequal lengths
+in small pieces. For 64 MB from one of two ranks, Allgatherv needs 0.4 to 10 s, while Send and Recv need 0.02 to 0.05 s.
+Second, with pairs an error can contain the rank that did not answer.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-#: Seconds to wait for another rank if get_group gets no timeout.
+#: The number of seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
-#: Seconds of polling without a nap, while this rank only yields the core; then the length of the naps between polls.
-#: Polling between naps uses an eighth of a core. MPICH moves bytes only while it is polled: 64 MB take a second with
-#: naps of 1 ms, and 0.04 s with these naps.
+#: For the first number of seconds, this rank polls without sleeping, and only yields the core. After that it sleeps
+#: between polls for the second number of seconds, which uses an eighth of a core. MPICH transfers data only while it is
+#: polled: for 64 MB it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
 SPIN, NAP = 100e-6, 100e-6
-#: A tag that separates these messages from the user's. Every MPI library allows a tag of this size.
+#: The tag that distinguishes these messages from the user's. Every MPI library allows tags of this size.
 TAG = 0x15C5
-#: The largest count that MPI before version 4 can represent.
+#: The largest number of bytes that MPI can count before version 4.
 LARGEST_INT = 2**31 - 1
-#: Variables in which launchers set the number of processes.
+#: Environment variables in which launchers store the number of processes.
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 _offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-#: Abandoned requests with their arrays: MPI may still write into them.
+#: Abandoned requests and their arrays, which are kept because MPI may still write to the arrays.
 _abandoned: list[Any] = []
-#: The MPI key of the attribute that stores a communicator's MPIGroup: [keyval] after the first use.
+#: The key of the MPI attribute in which a communicator stores its MPIGroup. The list contains the key after its first
+#: use.
 _keyval: list[int] = []
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError without mpi4py or an MPI
-    library, and RuntimeError if MPI is not running.
+    """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError if mpi4py or an MPI
+    library is missing, and RuntimeError if MPI is not running.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -65,8 +67,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks if MPI is running, else None. This function does not import mpi4py.MPI, because the
-    import would start MPI."""
+    """Return the group of all ranks if MPI is running, else None. This function does not import mpi4py.MPI, because
+    that would start MPI."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -74,13 +76,13 @@ def running() -> Group | None:
 
 
 def launched() -> bool:
-    """Return True if MPI's launcher started this process together with other processes."""
+    """Return True if a launcher of MPI has started this process together with others."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in LAUNCHED)
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of an intracommunicator, or None for an object that is no communicator. Raise ValueError for an
-    intercommunicator and for MPI.COMM_NULL."""
+    """Return the group for an intracommunicator. Return None for an object that is not a communicator. Raise ValueError
+    for an intercommunicator and for MPI.COMM_NULL."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -94,8 +96,8 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
-    """Return the MPIGroup of a communicator. The communicator stores the group, so all callers share the errors and the
-    byte counts of the group."""
+    """Return the MPIGroup of a communicator. The communicator stores this object, so all callers share its errors and
+    its traffic."""
     if not _keyval:
         _keyval.append(type(communicator).Create_keyval())
     group: MPIGroup | None = communicator.Get_attr(_keyval[0])
@@ -108,8 +110,8 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """Raise RuntimeError if MPI is not running or does not support calls from this thread, because a call of MPI would
-    then end the process."""
+    """Raise RuntimeError if MPI is not running, or does not support calls from this thread. Otherwise the next call of
+    MPI would end the process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")
@@ -121,7 +123,7 @@ def _check_running(MPI: Any) -> None:
 
 
 def check_counts(version: tuple[int, int], nbytes: int) -> None:
-    """Raise ValueError if MPI of this version cannot count the bytes of one message."""
+    """Raise ValueError if a message has more bytes than this version of MPI can count."""
     if nbytes > LARGEST_INT and version < (4, 0):
         raise ValueError(
             f"MPI {version[0]}.{version[1]}: {nbytes} bytes in one message; accepted are {LARGEST_INT}: take an MPI "
@@ -130,7 +132,7 @@ def check_counts(version: tuple[int, int], nbytes: int) -> None:
 
 
 class _LateError(TimeoutError):
-    """An error that contains the ranks for which this rank has waited too long."""
+    """The error that is raised after the timeout. The error contains the ranks that did not answer."""
 
     def __init__(self, ranks: set[int]) -> None:
         super().__init__("late")
@@ -140,8 +142,8 @@ class _LateError(TimeoutError):
 class MPIGroup(Group):
     """The ranks of an intracommunicator.
 
-    The messages have a special tag, but a receive of any tag (``MPI.ANY_TAG``) could take them. If your program makes
-    such receives on the communicator, pass a copy of the communicator (``Dup()``) to islices.
+    The messages have a special tag, but a receive with any tag (``MPI.ANY_TAG``) would also receive them. If your
+    program uses such receives with the communicator, pass a copy of it (``Dup()``) to islices.
     """
 
     engine = "MPI"
@@ -162,7 +164,7 @@ class MPIGroup(Group):
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
         requests: list[Any] = []
         try:
-            # extend by a generator: started requests are in the list even if the next one fails
+            # a generator, so that the list contains the requests that were started even if the next one fails
             requests.extend(self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources)
             requests.extend(self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to)
             self._wait(requests, [*sources, *to])
@@ -172,7 +174,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done; raise _LateError after the timeout. `ranks` contains the other rank of each
+        """Wait until all requests are done. Raise _LateError after the timeout. `ranks` contains the other rank of each
         request."""
         from mpi4py import MPI
 

@@ -1,20 +1,23 @@
-"""The adapter of MXNet 1.9.1, the last release, on the legacy NDArray interface, because no other interface has
-row_sparse.
+"""The adapter of MXNet 1.9.1, the last release. The adapter uses the legacy NDArray interface, because only this
+interface has row_sparse arrays.
 
-The adapter handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles the import of MXNet:
+`islices.backends.mxnet.stand_in` imports MXNet. The adapter compensates for the following properties of MXNet:
 
-- Operators parse Python scalars from text. A quarter of float64 scalars, and half of the powers of two beyond 2**60,
-  get an error in the last place. So a scalar that float32 cannot represent is passed as an array.
-- The shape () and shapes that contain 0 mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means
-  "copy this dimension". A reduction of an empty array fails later, in another thread.
-- MXNet's Python code has a structured dtype for bfloat16. Conversion to bfloat16 truncates, so the host rounds instead.
-- Computation is asynchronous: memory may be read only after `wait_to_read`.
-- Operations accept fewer than 2**31 - 1 elements; rows that a row_sparse array does not store count too.
-- The gradient of `gather_nd` depends on the order of threads, and no operation adds rows in order. So NumPy computes
+- Operators parse Python scalars from text. For a quarter of all float64 scalars, and half of the powers of two beyond
+  ``2**60``, the result is wrong in the last place. So if float32 cannot represent a scalar, the adapter passes an
+  array.
+- The shape () and all shapes that contain 0 mean "unknown", unless `mx.util.np_shape` is on. In `NDArray.reshape`, 0
+  means "copy this dimension". A reduction of an empty array fails only later, in another thread.
+- In Python, MXNet's bfloat16 is a structured dtype. MXNet truncates when it converts to bfloat16, so NumPy rounds
+  instead.
+- Operations are asynchronous, so memory may be read only after `wait_to_read`.
+- Operations accept fewer than ``2**31 - 1`` elements. Rows that a row_sparse array does not store also count.
+- No operation adds rows in order, and the gradient of `gather_nd` depends on the order of threads. So NumPy computes
   sums of rows.
-- The module `mxnet_autograd` of this folder handles MXNet's autograd, and `gluon_layers` handles Gluon's layers.
-- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` returns a legacy array on
-  the same memory.
+- In this folder, `mxnet_autograd` works around properties of MXNet's autograd, and `gluon_layers` captures Gluon's
+  layers.
+- The adapter does not accept `mx.np.ndarray`, because the legacy operators reject it. `x.as_nd_ndarray()` returns a
+  legacy array that shares its memory.
 """
 
 from __future__ import annotations
@@ -42,18 +45,18 @@ SparseArray = mx.ndarray.sparse.BaseSparseNDArray
 RowSparseArray = mx.ndarray.sparse.RowSparseNDArray
 
 HOST = HostBackend()
-#: The number of float64 elements of a block: a block fits into the caches, and the cost of a call is small next to the
-#: work.
+#: The number of float64 elements in a block. A block fits into the caches, and is so large that the cost of a call does
+#: not matter.
 BLOCK = 1 << 17
 
 
 def with_numbers(function: Callable[[Array, Array], Array]) -> Any:
-    """Return a primitive that accepts a Python number in place of one of the function's two arrays."""
+    """Wrap a function of two arrays as a primitive in which one of them may also be a Python number."""
     return staticmethod(lambda a, b: function(*operands(a, b)))
 
 
 def by_host(primitive: str) -> Any:
-    """Return a primitive that NumPy computes, because MXNet lacks the operation or computes it wrongly."""
+    """Return a primitive that uses NumPy, because MXNet does not have the operation or computes it wrongly."""
 
     def call(self: Backend, x: Array, *arguments: Any, **static: Any) -> Any:
         views = [self.to_numpy(y) if self.is_array(y) else y for y in (x, *arguments)]
@@ -105,15 +108,15 @@ class MXNetBackend(Backend):
         return view(x.as_in_context(mx.cpu())) if on_host is None else on_host  # type: ignore[return-value]
 
     def scalar(self, x: Host, like: Array) -> Array:
-        """Return x as an array of shape (1,), because MXNet cannot compute on an array of shape () outside of
-        `np_shape`."""
+        """Return x as an array of shape (1,), because MXNet cannot compute with an array of shape () unless `np_shape`
+        is on."""
         return self.asarray(x.reshape(1), like)
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
         if not isinstance(x, RowSparseArray):
             raise ValueError(f"x: got a {x.stype} array of shape {x.shape}; accepted is MXNet's row_sparse")
-        with self.scope():  # `.data` and `.indices` are copies; the indices must be checked before any other operation
+        with self.scope():  # `.data` and `.indices` are copies; indices must be checked before any other operation
             return NativeParts(x.data, x.indices, tuple(x.shape), coalesced=True)
 
     def to_native(
@@ -159,8 +162,8 @@ class MXNetBackend(Backend):
         return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
 
     def _round(self, x: Array, dtype: str) -> Array:
-        """Convert from or to bfloat16 without recording a gradient. The host rounds to bfloat16, because MXNet
-        truncates."""
+        """Convert from or to bfloat16 without recording a gradient. NumPy rounds to bfloat16, because MXNet would
+        truncate."""
         if dtype != "bfloat16":
             return nd.cast(x, DTYPES[dtype])
         wide = x if self.dtype(x) == "float32" else nd.cast(x, "float32")
@@ -227,7 +230,7 @@ class MXNetBackend(Backend):
     unique = by_host("unique")
     arange = by_host("arange")
     searchsorted = by_host("searchsorted")
-    segment_max = by_host("segment_max")  # MXNet computes the maximum of integers in float32
+    segment_max = by_host("segment_max")  # MXNet would compute the maximum of integers in float32
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
         mask = nd.broadcast_greater_equal(*operands(indices, 0))
@@ -244,8 +247,8 @@ class MXNetBackend(Backend):
         return self._summed(sums, values, lambda: segments)
 
     def _summed(self, sums: Host, values: Array, places: Callable[[], Array]) -> Array:
-        """Return `sums`, which the host computed, as a differentiable function of the rows `values`. `places()` returns
-        the position of each row's sum."""
+        """Make `sums`, which NumPy has computed, a differentiable function of the rows `values`. `places()` returns the
+        position of the sum to which each row belongs."""
         out = self.from_host(sums, values)
         if not self.records_gradient(values):
             return out

@@ -1,8 +1,8 @@
-"""Clip Gluon's gradients, dense or row_sparse, in place, with a function or in a Trainer.
+"""Clip the dense or row_sparse gradients of Gluon in place, with a function or in a Trainer.
 
-mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
-MXNet's function writes out a copy of the whole table, and a NaN norm fills all rows. This module keeps the
-gradient's type and rows, and a training script only changes its import.
+mxnet.gluon.utils.clip_global_norm multiplies gradients by an array, and in MXNet the product of a row_sparse array and
+an array is dense. So MXNet's function makes a dense copy of the whole table, and if the norm is NaN, all rows become
+NaN. With this module, gradients keep their type and rows, and you need only change the import in a training script.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -35,28 +35,29 @@ def clip_global_norm(
     semantics: Semantics = "mxnet",
     nonfinite: Nonfinite = "propagate",
 ) -> Any:
-    """Scale arrays together, in place, to a norm of at most `max_norm`.
+    """Scale arrays in place, so that the norm of all together is at most `max_norm`.
 
     Parameters
     ----------
     arrays : list of NDArray
-        Dense or row_sparse, of floating dtypes, on any contexts.
+        Dense or row_sparse arrays of floating dtypes, on any contexts.
     max_norm : float
-        The largest norm; it must not be negative.
+        The largest norm, which must not be negative.
     check_isfinite : bool
-        Warn if the norm is NaN or infinite; this check waits for the arrays.
+        If True, warn if the norm is NaN or infinite. The check waits until the arrays are computed.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
-        The library whose formula gives the factor. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC clauses
-        10 and 11.
+        The library whose formula computes the factor. The default "mxnet" uses min(1, max_norm / (norm + 1e-8)), so
+        that the results of existing trainings do not change. "islices" uses max_norm / norm if the norm exceeds
+        max_norm. SPEC clauses 10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with semantics
-        "islices" all become NaN), "raise" raises FloatingPointError, and "zero" replaces the values with zeros.
+        Defines what happens if the norm is NaN or infinite. "propagate" multiplies the stored values by the factor;
+        with semantics "islices", all of them become NaN. "raise" raises FloatingPointError, and "zero" replaces the
+        values by zeros.
 
     Returns
     -------
     float, or NDArray of shape (1,) if check_isfinite is False
-        The norm before clipping: float64 if an array is float64, else float32.
+        The norm before clipping. The norm is float64 if any array is float64, else float32.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def clip_global_norm(
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return `x` as an array of mx.nd on the same memory. Raise TypeError or ValueError if `x` is invalid."""
+    """Return an array of mx.nd that shares the memory of `x`. Raise TypeError or ValueError if `x` is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
@@ -114,29 +115,29 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Parameters
     ----------
     params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
-        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False: a kvstore adds
-        up the gradients and applies the sum in one operation, so the sum could not be clipped.
+        Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False. A kvstore
+        would add up and apply the gradients in one operation, so that their sum could not be clipped.
     clip_global_norm : float, optional
-        The largest norm of the gradients in the scale that the optimizer sees: divided by the batch size of `step` or
-        `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
+        The largest norm of the gradients that the optimizer gets. These gradients are already divided by the batch size
+        of `step` or `update`, and by the loss scale of mxnet.contrib.amp. If None, gradients are not clipped.
     semantics, nonfinite
-        Arguments of the function `clip_global_norm`. With "zero" the optimizer gets zeros: momentum still changes the
-        weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp looks for overflow in the
-        gradients.
+        Arguments of the function `clip_global_norm`. With nonfinite="zero", the optimizer gets zeros, but momentum
+        still changes the weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp itself
+        checks the gradients for overflow.
 
     Raises
     ------
     TypeError, ValueError
-        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. A Trainer with
-        clip_global_norm also raises if update_on_kvstore is True, a weight is row_sparse (MXNet updates such weights in
-        the kvstore), or the batch size is not above 0.
+        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. If clip_global_norm is set,
+        the Trainer also raises in three cases: update_on_kvstore is True, a weight is row_sparse, or the batch size is
+        not above 0. MXNet would update row_sparse weights in the kvstore.
 
     Notes
     -----
-    The Trainer clips after the gradients of all contexts have been added up, before weight decay and before the
-    optimizer's clip_gradient. The norm covers the parameters that the update changes. The norm leaves out parameters
-    with grad_req "null", and parameters with stale gradients under ignore_stale_grad. Sparse gradients stay row_sparse,
-    so lazy updates stay lazy. The gradients change in place.
+    The Trainer clips after it has added up the gradients of all contexts, but before weight decay and the optimizer's
+    clip_gradient. Only parameters that the update changes count in the norm. Parameters with grad_req "null", and
+    parameters with stale gradients under ignore_stale_grad, do not count. The gradients change in place. Sparse
+    gradients stay row_sparse, so lazy updates stay lazy.
 
     Examples
     --------
@@ -188,8 +189,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._nonfinite: Nonfinite = nonfinite
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients of all contexts, divide the gradients by `batch_size`, clip them and update the
-        parameters."""
+        """Add up the gradients of all contexts, divide them by `batch_size`, clip them, and update the parameters."""
         if self.clip_global_norm is None:
             super().step(batch_size, ignore_stale_grad)
             return
@@ -197,8 +197,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self.update(batch_size, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Divide the gradients by `batch_size`, clip them and update the parameters. Call `allreduce_grads` before this
-        method."""
+        """Divide the gradients by `batch_size`, clip them, and update the parameters. Call `allreduce_grads` first."""
         if self.clip_global_norm is not None:
             if not is_real(batch_size):
                 raise TypeError(f"batch_size: got {describe(batch_size)}; accepted is a number above 0")
@@ -209,10 +208,10 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _clip(self, limit: float, ignore_stale_grad: bool) -> None:
         moving = [p for p in self._params if p.grad_req != "null"]
-        # after this method, amp looks for overflow in the gradients, and then lowers its loss scale
+        # after this method, amp checks the gradients for overflow, and may lower its loss scale
         amp = getattr(self, "_amp_loss_scaler", None) is not None
         nonfinite = "propagate" if amp else self._nonfinite
         for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):
             fresh = [grad for data, grad in pairs if data._fresh_grad]
-            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # otherwise the update of MXNet raises next
+            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # otherwise MXNet's update raises an error
                 clip_global_norm(fresh, limit, False, semantics=self._semantics, nonfinite=nonfinite)

@@ -1,10 +1,10 @@
-"""Capture the ids, and the gradients of the outputs, of the gluon.nn.Embedding layers of a Gluon model.
+"""Capture the ids of a Gluon model's gluon.nn.Embedding layers, and the gradients of the layers' outputs.
 
-The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of this constant is the gradient of the
-rows. MXNet sums this gradient over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an
-output, so the capture replaces `forward` on the instance while the context is open. While autograd records, other reads
-of the weights (a tied output layer, a penalty) would contribute to the weights' gradient without being captured. So
-`data` and `list_data` of the Parameter raise TypeError while autograd records.
+The capture adds a constant of -0.0 to the rows of a layer, which changes no bit. The gradient of this constant is the
+gradient of the rows. MXNet sums this gradient over backward passes, even for frozen layers. Gluon's forward hooks
+cannot replace an output, so the capture replaces `forward` on the instance while the context is open. Other reads of
+the weights, for example by a tied output layer or a penalty, would contribute to the gradient without being captured.
+So while autograd records, `data` and `list_data` of the Parameter raise TypeError.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -27,7 +27,7 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A lookup whose upstream gradient is read only when it is needed, because MXNet computes gradients after
+    """A captured lookup, whose upstream gradient is read only when it is needed. MXNet still computes gradients after
     `backward` has returned."""
 
     delta: Any = None
@@ -36,7 +36,7 @@ class RecordedUse(LayerUse):
     def upstream(self) -> Any:
         if self.delta is None or not self.delta._fresh_grad:  # no backward pass has run
             return None
-        return self.delta.grad.copy()  # a copy, because another backward pass adds to this buffer
+        return self.delta.grad.copy()  # a copy, because another backward pass would add to this buffer
 
     @upstream.setter
     def upstream(self, value: Any) -> None:
@@ -48,7 +48,7 @@ class RecordedUse(LayerUse):
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Any]]:
     """See `Backend.capture`."""
     layers = _embedding_layers(model)
-    names: dict[int, str] = {}  # Parameter -> the name of the first layer that has it
+    names: dict[int, str] = {}  # id() of a Parameter -> the name of the first layer that has it
     weights, inside = {}, threading.local()
     with contextlib.ExitStack() as stack:
         for name, layer in layers.items():
@@ -83,7 +83,7 @@ def _hybridized(name: str) -> TypeError:
 
 
 def _embedding_layers(model: Any) -> dict[str, Any]:
-    """Return {name: embedding layer}, each layer once, under the first of its names."""
+    """Return a dict that maps names to embedding layers. A layer with several names is listed under the first."""
     layers: dict[int, tuple[str, Any]] = {}
 
     def visit(block: Any, path: tuple[str, ...], active: bool, seen: frozenset[int]) -> None:
@@ -137,7 +137,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
 
 
 def _with_delta(out: Any) -> tuple[Any, Any]:
-    """Return (out + delta, delta). delta is -0.0 everywhere, so the sum has the bits of out."""
+    """Return (out + delta, delta). All elements of delta are -0.0, so the sum has the same bits as out."""
     rows = out.as_nd_ndarray()
     with mx.util.np_shape(True):
         with paused():

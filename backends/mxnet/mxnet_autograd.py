@@ -1,18 +1,18 @@
-"""Adapt MXNet's autograd to the core: gradients of looked-up rows, and functions with custom gradients.
+"""Use MXNet's autograd to differentiate with respect to looked-up rows, and to define functions with custom gradients.
 
-This module handles these properties of MXNet's autograd:
+This module works around the following properties of MXNet's autograd:
 
-- `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
-  raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and, for
-  each variable, one more head: the variable's size. The gradient of these heads is zero, and MXNet leaves zeros out of
-  the sum.
-- Without ``retain_graph`` MXNet releases the whole graph, including the part that was recorded outside the
+- `autograd.grad` raises an error if the loss does not depend on a variable. `backward` raises no error, but writes to
+  the gradient buffers of all other arrays. So this module calls `autograd.grad` with the loss, and with one more head
+  per variable, the size of the variable. The gradient of a size is zero, and MXNet leaves zeros out of the sum.
+- Without ``retain_graph``, MXNet releases the whole graph, even the part that was recorded outside of the
   differentiated function.
-- `autograd.Function` does not set the gradients that follow an unused one, and drops the sum of ``grad_req="add"``. If
-  the forward of an `autograd.Function` raises, recording stays off. `record_function` replaces `autograd.Function`.
-- A gradient function runs later, in a thread of MXNet's engine. If the function raises, the caller that waits for the
-  result gets an MXNetError without the cause. Settings of the user's thread (np_shape, contexts) are missing in the
-  engine's thread.
+- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. MXNet also ignores
+  ``grad_req="add"``. And if the forward function raises an error, recording stays off. So `record_function` replaces
+  `autograd.Function`.
+- A gradient function runs later, in a thread of MXNet's engine. If the function raises an error, the caller that waits
+  for the result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's
+  thread, such as np_shape and contexts.
 
 May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -36,17 +36,17 @@ autograd = mx.autograd
 
 
 def paused() -> AbstractContextManager[Any]:
-    """Return a context that pauses recording, but leaves training mode as it is."""
+    """Return a context in which autograd does not record. Training mode stays as it is."""
     return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
 
 
 def is_recorded(x: Any) -> bool:
-    """Return True if autograd is recording and its graph contains x. MXNet's in-place operators raise for arrays in the
-    graph."""
+    """Return True if autograd is recording and x is in its graph. MXNet's in-place operators raise errors for such
+    arrays."""
     if not autograd.is_recording():
         return False
     try:
-        x._fresh_grad = x._fresh_grad  # the assignment changes nothing, but MXNet raises if x is not in the graph
+        x._fresh_grad = x._fresh_grad  # this assignment changes nothing, but raises an error if x is not in the graph
     except mx.base.MXNetError:
         return False
     return True
@@ -54,7 +54,7 @@ def is_recorded(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows
 class GraphReads(TapeRecorder):
-    """A recorder of the lookups in one table while a function is differentiated."""
+    """An object that records the lookups in one table while a function is differentiated."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -62,8 +62,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the rows that `read` returns for weights and ids: as a new variable of the loss if autograd is
-        recording, else as a constant."""
+        """Read rows with the function `read`. If autograd is recording, the rows become a new variable of the loss,
+        else a constant."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -83,7 +83,7 @@ class GraphReads(TapeRecorder):
 
 
 class _Watch:
-    """The number of gradient functions recorded during one differentiation, and the errors of functions that failed."""
+    """The number of gradient functions that one differentiation has recorded, and the errors of those that failed."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -133,8 +133,8 @@ def differentiate(
 
 
 def _leaf(x: Any) -> Any:
-    """Return a new variable that shares x's memory. The gradient buffer of x and its place in a recorded graph do not
-    change."""
+    """Return a new variable that shares the memory of x. The gradient buffer of x and its place in a recorded graph
+    stay the same."""
     with mx.util.np_shape(True):
         leaf = x.detach()
         leaf.attach_grad()
@@ -151,8 +151,8 @@ def _check_untouched(leaves: list[Any]) -> None:
 
 
 def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
-    """Return the gradients of the loss, with zeros for variables on which the loss does not depend. Call this function
-    within autograd.record()."""
+    """Return the gradients of the loss. If the loss does not depend on a variable, its gradient is zero. Call this
+    function within autograd.record()."""
     if not leaves:
         return []
     with mx.util.np_shape(True):
@@ -168,7 +168,7 @@ def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
 
 
 def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
-    """Wait until all gradient functions have run, and raise the error of one that failed."""
+    """Wait until all gradient functions have run. If one failed, raise its error."""
     if not watch.recorded:
         return
     try:
@@ -182,8 +182,8 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
 
 # ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """One call that `record_function` recorded: the data for the gradient, and the settings of the thread that made the
-    call."""
+    """A call that `record_function` has recorded. This object contains the data for the gradient, and the settings of
+    the thread that made the call."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward
@@ -193,7 +193,7 @@ class _Call:
 
     def run(self, upstream: Any, outputs: list[Any], requests: list[int]) -> None:
         with autograd.pause(), mx.util.np_shape(True):
-            gradients = self.context.copy().run(self.backward, upstream)  # no context runs twice at a time
+            gradients = self.context.copy().run(self.backward, upstream)  # a context cannot run twice at the same time
             for out, request, gradient in zip(outputs, requests, gradients, strict=True):
                 if request == 0 or out.size == 0:  # MXNet needs no gradient
                     continue
@@ -216,9 +216,9 @@ def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, 
     call = _calls[key]
     try:
         call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
-    except Exception as error:  # no error can pass through MXNet's engine: False makes the waiting caller raise
+    except Exception as error:  # no error can pass through MXNet's engine; after False, the waiting caller raises one
         if call.watch is None:
-            traceback.print_exc()  # the MXNetError that follows does not show the cause
+            traceback.print_exc()  # the MXNetError does not show the cause
         else:
             call.watch.errors.append(error)
         return False
@@ -230,7 +230,7 @@ def _forget(key: int) -> bool:
     return True
 
 
-# one pair of callbacks for all calls; MXNet passes back a number that identifies the call
+# All calls share one pair of callbacks. MXNet passes a number that identifies the call.
 _CALLBACKS = (
     mx.autograd.Function._bwd_functype(_run_backward),
     mx.autograd.Function._del_functype(_forget),
@@ -239,12 +239,12 @@ _PLAIN = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 def record_function(inputs: Sequence[Any], value: Any, backward: Callable[[Any], Sequence[Any]]) -> Any:
-    """Record `value` as the result of a function of `inputs`, which are float arrays; return the recorded array.
+    """Record `value` as the result of a function of `inputs`, which are float arrays. Return the recorded array.
 
-    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. Call
-    `record_function` only while autograd records.
+    ``backward(upstream)`` must return a gradient or None for each input. Nothing is copied. Call `record_function` only
+    while autograd records.
     """
-    out = value.detach()  # a new array, so that an input or a residual that is the same array stays out of the graph
+    out = value.detach()  # a new array, because `value` may also be an input, which must not be in the graph
     call, key = _Call(backward), next(_keys)
     pointers = (_PLAIN * 2)(*(ctypes.cast(c, _PLAIN) for c in _CALLBACKS))
     call.callbacks = mx.base.MXCallbackList(

@@ -1,6 +1,7 @@
-"""Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over given memory, and numbers.
+"""Convert between the arrays of MXNet and NumPy: names of dtypes, views of memory, arrays that share memory, and
+numbers.
 
-All functions work whether `mx.util.np_shape` is on or not. May import: `numpy`, the core, this folder.
+All functions work with `mx.util.np_shape` on or off. May import: `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ from islices.core.host_memory import at_address
 
 mx = import_mxnet()
 
-# If an array over NumPy's memory lives until the interpreter ends, it is freed after MXNet's modules. MXNet then calls
-# this function of a module; the process crashes if the function no longer exists.
+# If an array that shares NumPy's memory exists until the interpreter ends, it is freed after MXNet's modules. MXNet
+# then calls this function of one of its modules, and the process crashes if the function no longer exists.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(mx.nd.ndarray, "dl_managed_tensor_deleter", None)))
 
-#: The dtype of bfloat16 in MXNet's Python code: a structured dtype of one field.
+#: MXNet's Python code represents bfloat16 by this structured dtype with one field.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-#: MXNet's dtypes by NumPy name.
+#: NumPy's name of a dtype -> MXNet's dtype
 DTYPES: dict[str, Any] = {
     name: np.dtype(name).type for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 }
 DTYPES["bfloat16"] = BFLOAT16
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-#: Every operation of MXNet checks that its arrays have fewer elements than this.
+#: MXNet's operations accept only arrays with fewer elements than this.
 LIMIT = 2**31 - 1
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Raise ValueError for a shape that MXNet can make but cannot compute on."""
+    """Raise ValueError if MXNet can make an array of this shape but cannot compute with it."""
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
 
 def view(x: Any, *, writable: bool = False) -> Host | None:
-    """Wait until x is computed, and return a view of x's memory, with bfloat16 as uint16. Return None if the memory is
-    not on CPU.
+    """Wait until x is computed, and return a view of its memory. The view of bfloat16 has the dtype uint16. Return None
+    if the memory is not on a CPU.
 
-    If `writable` is True, also wait until all pending reads of x are done.
+    If `writable` is True, also wait until all pending reads of x have finished.
     """
     if not x.context.device_type.startswith("cpu"):
         return None
@@ -66,8 +67,8 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
 
 
 def share(array: Host, context: Any) -> Any:
-    """Return an NDArray on the memory of a NumPy array that the caller gives up, with uint16 as bfloat16. Copy the
-    array if MXNet cannot share the memory."""
+    """Return an NDArray that shares the memory of a NumPy array, which the caller must not use afterwards. uint16
+    becomes bfloat16. If MXNet cannot share the memory, copy the array."""
     check_size(array.shape)
     if array.size == 0:
         return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)
@@ -86,7 +87,7 @@ def share(array: Host, context: Any) -> Any:
 
 
 def as_array(array: Host, context: Any) -> Any:
-    """Return an NDArray with a copy of a NumPy array's values."""
+    """Copy a NumPy array to an NDArray."""
     array = as_bits(np.asarray(array))
     if array.dtype != np.uint16 and array.dtype.name not in DTYPES:
         raise TypeError(f"array: got dtype {array.dtype}; accepted dtypes in MXNet are {', '.join(DTYPES)}")
@@ -100,8 +101,8 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a and b as NDArrays. Only one operand may be a Python number, which gets the dtype and rank of the other
-    operand."""
+    """Return both operands as NDArrays. One operand may be a Python number, which gets the dtype and rank of the
+    other."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

@@ -1,9 +1,10 @@
-"""Import MXNet 1.9.1 with a NumPy that lacks names which MXNet reads (np.bool, np.PZERO, np.mirr, ...).
+"""Import MXNet 1.9.1 with a current NumPy, which no longer has some names that MXNet uses, such as np.bool, np.PZERO
+and np.mirr.
 
-MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
-other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
-that MXNet imports. NumPy itself does not change. A function of MXNet that reads a lost name later finds the name too.
-May import: `mxnet`, `numpy`, `islices.core.locks`.
+MXNet's modules get special builtins, whose ``__import__`` returns a stand-in for NumPy. The stand-in has all names of
+NumPy and the missing names, which functions of MXNet can also read later. No other module sees the stand-in:
+``sys.modules["numpy"]`` stays the real module for other threads, and for packages that MXNet imports. NumPy itself does
+not change. May import: `mxnet`, `numpy`, `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """Return the module ``mxnet``. If no module has imported MXNet yet, import MXNet with the stand-in and without
+    """Return the module ``mxnet``. If MXNet has not been imported yet, import it with the stand-in and without
     warnings.
 
     Raises
     ------
     ImportError
-        MXNet is not installed or cannot be loaded here. No partly imported modules of MXNet remain.
+        MXNet is not installed, or cannot be loaded on this machine. Modules of MXNet that are only partly imported are
+        removed.
     """
     with _lock:
         if PACKAGE in sys.modules:
             return importlib.import_module(PACKAGE)  # this call waits if another thread is importing it
-        _forget_modules()  # modules of an earlier import that failed without the stand-in
+        _forget_modules()  # these modules remain from an import without the stand-in, which failed
         finder = _Finder()
         sys.meta_path.insert(0, finder)
         try:
@@ -46,8 +48,8 @@ def import_mxnet() -> Any:
                 warnings.simplefilter("ignore")  # about MXNet's old syntax and distutils
                 return importlib.import_module(PACKAGE)
         except BaseException:
-            # after a failure the finder goes; after a success it stays for parts of MXNet that are imported on first
-            # use
+            # After a failure, the finder is removed. After a success it stays, because some parts of MXNet are imported
+            # only when they are used.
             sys.meta_path.remove(finder)
             _forget_modules()
             raise
@@ -60,10 +62,10 @@ def _forget_modules() -> None:
 
 # ---------------------------------------------------------------------- what MXNet's modules see
 def _function(name: str, successor: str = "") -> Callable[..., Any]:
-    """Return a function that replaces a function which NumPy has lost. The result calls `successor`, or raises
-    AttributeError if there is no successor.
+    """Return a replacement for a function that NumPy no longer has. The replacement calls `successor` or, if there is
+    none, raises AttributeError.
 
-    Each call returns a separate function, because MXNet uses NumPy's functions as keys of dicts.
+    Each call returns a different function, because MXNet uses NumPy's functions as keys of dicts.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +77,7 @@ def _function(name: str, successor: str = "") -> Callable[..., Any]:
     return call
 
 
-#: The names that MXNet 1.9.1 reads and NumPy lacks. MXNet has some of them in lists of strings.
+#: The names that MXNet 1.9.1 uses and NumPy no longer has. Some of them are in lists of strings in MXNet.
 LOST: dict[str, Any] = {
     **dict.fromkeys(("PINF", "Inf"), np.inf),
     **dict.fromkeys(("NaN", "NAN"), np.nan),
@@ -101,10 +103,10 @@ LOST: dict[str, Any] = {
 
 
 class _StandIn(types.ModuleType):
-    """A module that has the names of the installed NumPy, and the names that NumPy has lost."""
+    """A module that has all names of the installed NumPy, and the names that NumPy no longer has."""
 
     def __getattr__(self, name: str) -> Any:
-        found = vars(np).get(name, LOST.get(name))  # LOST comes before NumPy's __getattr__, which warns for some names
+        found = vars(np).get(name, LOST.get(name))  # LOST first, because NumPy's __getattr__ warns for some names
         return getattr(np, name) if found is None else found
 
 
@@ -119,7 +121,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """A finder that lets the other finders find MXNet's modules, and loads these modules with `_Loader`."""
+    """A finder that loads MXNet's modules with `_Loader`. The other finders find these modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -136,7 +138,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """A loader that runs a module with special builtins: ``import numpy`` returns the stand-in."""
+    """A loader that runs a module with special builtins, so that ``import numpy`` returns the stand-in."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}

@@ -1,4 +1,4 @@
-"""The NumPy backend. bfloat16 arrays need the package ml_dtypes."""
+"""The NumPy backend. Arrays in bfloat16 need the package ml_dtypes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class NumpyBackend(HostBackend):
 
     def writable_view(self, x: Array) -> Host | None:
         flags = x.flags
-        # several threads must not write to an array whose elements share memory, such as a broadcast array
+        # threads must not write to an array whose elements share memory, such as a broadcast array
         lying = not flags.c_contiguous and any(n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True))
         return None if lying or not flags.writeable or not x.dtype.isnative else as_bits(x)
 
@@ -82,7 +82,7 @@ class NumpyBackend(HostBackend):
 
 @cache
 def _dtype_name(dtype: np.dtype) -> str:
-    return str(dtype.name)  # NumPy builds the name on every call; the cache saves the time
+    return str(dtype.name)  # NumPy makes the name again at every call, so it is cached
 
 
 def _bfloat16() -> Any:

@@ -1,20 +1,20 @@
-"""The TensorFlow backend: eager tensors, variables, and symbolic tensors inside tf.function.
+"""The TensorFlow backend, for eager tensors, variables, and symbolic tensors inside tf.function.
 
-Every primitive is one or a few of TensorFlow's operations, so a primitive runs on any device and under any trace. The
-backend handles properties that the operations do not guarantee:
+Each primitive consists of one or a few TensorFlow operations, so it runs on any device and in any traced code. The
+backend compensates for the following properties of TensorFlow:
 
-- `tf.scatter_nd` computes the sums. On CPU this scatter is a left fold for any number of threads.
-  (`tf.math.segment_sum` is not a left fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
-- Grappler, the optimizer of tf.function's graphs, turns divisions into products: with the reciprocal of a constant, or
-  with `rsqrt` for a root. Grappler also merges products with constants, and reassociates sums. `opaque` prevents all
-  this.
-- Autograph rewrites the code that a tf.function calls; a rule excludes the library. The rewritten library would also
+- `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
+  several threads. So `tf.scatter_nd` computes sums. On CPUs, `tf.scatter_nd` adds from left to right with any number of
+  threads.
+- Grappler, which optimizes the graphs of tf.function, replaces divisions by products with the reciprocal of a constant,
+  or with `rsqrt`. Grappler also merges products with constants, and reorders sums. `opaque` prevents all this.
+- Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also
   work, but rewriting takes seconds, and tracing would take twice as long.
-- TensorFlow has no ``isin``, and its ``unique`` does not sort; the backend computes both with sorted ids.
-- The module `tensor_memory` of this folder shares memory between NumPy and TensorFlow. `tapes` computes gradients with
-  respect to looked-up rows, and `keras_layers` handles Keras's layers.
+- TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.
+- In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to
+  looked-up rows, and `keras_layers` captures Keras's layers.
 
-May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras: a type of TensorFlow
+May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras. A type of TensorFlow
 identifies Keras's variables.
 """
 
@@ -48,18 +48,20 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import row_segments as segments_of
 
-#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
-#: self.
+#: Makes a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: `self`.
 method: Any = staticmethod
-#: The type of tensors, variables and Keras's variables (which are no tf.Variable), but not of composites such as
+#: The type of tensors, variables and Keras's variables (which are not tf.Variables), but not of composites such as
 #: RaggedTensor.
 DENSE = tf.__internal__.types.Tensor
 
 
 def opaque(x: Array) -> Array:
-    """Return `x` behind an operation that hides the shape and value of `x` from Grappler. Outside a graph, return `x`.
+    """Hide the shape and the value of `x` from Grappler by an operation that returns `x`. Outside of a graph, return
+    `x` itself.
 
-    Without the shape, Grappler cannot merge the additions around `x` into one `add_n` with another order.
+    If Grappler knew the shape, it could merge the additions around `x` into one `add_n`, which adds in a different
+    order.
     """
     if not tf.is_symbolic_tensor(x):
         return x
@@ -69,10 +71,10 @@ def opaque(x: Array) -> Array:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both operands; a Python number becomes a tensor of the other operand's type. TensorFlow would convert a
-    float to float32.
+    """Return both operands as tensors. If one is a Python number, it gets the dtype of the other, because TensorFlow
+    would convert a float to float32.
 
-    Raise OverflowError for an int that does not fit the type.
+    Raise OverflowError for an int that the dtype cannot represent.
     """
     if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
@@ -87,7 +89,7 @@ def _number(c: float, dtype: Any) -> Array:
 
 
 def _typed(fn: Callable[..., Array]) -> Any:
-    """Return a method that calls `fn` with two operands, one of which may be a Python number."""
+    """Wrap a function of two tensors as a method in which one of the operands may also be a Python number."""
     return method(lambda a, b: fn(*_one_type(a, b)))
 
 
@@ -115,7 +117,7 @@ class TensorflowBackend(Backend):
 
     def shape(self, x: Array) -> Shape:
         if x.shape.rank is None:
-            # the name of a symbolic tensor is that of the argument of the traced function
+            # a symbolic tensor has the name of the traced function's argument
             raise ValueError(
                 f"{x.name.partition(':')[0]}: got a tensor of unknown rank; accepted is one whose rank is known"
             )
@@ -130,7 +132,7 @@ class TensorflowBackend(Backend):
             return False
         if isinstance(x, tf.Tensor):
             return bool(possible_gradient_types([x]))
-        # a tape watches a trainable variable from the first read of the variable on
+        # a tape watches a trainable variable from its first read on
         return bool(x.trainable or possible_gradient_types([tensor_memory.handle(x)]))
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
@@ -179,7 +181,7 @@ class TensorflowBackend(Backend):
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         shape = tuple(shape)
-        if None in shape and 0 in shape:  # not to be inferred: use the lengths of x's dimensions
+        if None in shape and 0 in shape:  # TensorFlow cannot infer the length, so use the dimensions of x
             trailing = shape[1:]
             rank = len(x.shape)
             lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
@@ -187,8 +189,8 @@ class TensorflowBackend(Backend):
         dims = [-1 if n is None else n for n in shape]
         if not all(isinstance(n, int) for n in dims):
             return tf.reshape(x, dims)
-        # an array, because a list takes TensorFlow several times as long; int32, because XLA sometimes accepts no other
-        # type
+        # an array, because TensorFlow converts a list several times more slowly; int32, because XLA sometimes accepts
+        # nothing else
         return tf.reshape(x, np.array(dims, np.int32 if max(dims, default=0) < 2**31 else np.int64))
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
@@ -337,8 +339,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context that places new tensors on the device of `like`. The context changes nothing if `like` is
-    symbolic, a variable, or on the CPU."""
+    """Return a context in which new tensors are on the device of `like`. If `like` is symbolic, a variable, or on the
+    CPU, the context has no effect."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()
@@ -346,7 +348,7 @@ def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
 
 backend = TensorflowBackend()
 
-#: Autograph does not rewrite the library's code; `user_code` passes the user's fn to autograph.
+#: Autograph does not rewrite the code of islices. `user_code` passes the user's function to autograph.
 config.CONVERSION_RULES = (config.DoNotConvert("islices"), *config.CONVERSION_RULES)
 
 composites.register()

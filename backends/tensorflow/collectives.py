@@ -1,21 +1,22 @@
 """Use tf.distribute as an engine of `islices.distributed`.
 
-There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
-`Replicas` gathers the replicas' tensors as part of the program, eager or traced. Outside of ``strategy.run`` the ranks
-are the worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between the processes.
+There are two kinds of groups. Within ``strategy.run``, the ranks are the replicas of the strategy, on one or more
+machines. `Replicas` gathers tensors of the replicas, in eager or traced code. Outside of ``strategy.run``, the ranks
+are the worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` sends bytes between these
+processes.
 
-`TensorFlowGroup` calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
-TensorFlow's ``ctx.all_gather`` would exchange the lengths again, and tf.distribute has no all-to-all. This module
-handles these properties of the operations:
+`TensorFlowGroup` calls TensorFlow's collective operations directly, on the CPU of each worker and with special group
+keys. TensorFlow's ``ctx.all_gather`` would send the lengths again, and tf.distribute has no all-to-all. This module
+compensates for the following properties of the operations:
 
-- The operations accept neither bytes nor bfloat16. So messages consist of words, of 8 bytes between processes and of 4
-  bytes within a program.
-- The operations order ranks by the names of tasks as text, worker 10 before worker 2. So each message contains the rank
-  of its sender.
-- All ranks' messages must have the same length, so shorter messages are padded. An all-to-all of all ranks would pad
-  every message to the length of the longest one, but no rank knows that length beforehand. Two ranks know both lengths
-  of their exchange, so messages go in pairs, padded to the longer one.
-- A gather or exchange of no elements ends the process with a segmentation fault, so each message has at least one
+- The operations accept neither bytes nor bfloat16. So messages consist of words. A word has 8 bytes between processes,
+  and 4 bytes within a program.
+- The operations sort ranks by the names of tasks as text, so worker 10 comes before worker 2. So each message contains
+  the rank of its sender.
+- The messages of all ranks must have the same length, so shorter messages are padded. For an all-to-all of all ranks,
+  every message would have to be as long as the longest one, but no rank knows that length beforehand. So ranks exchange
+  messages in pairs, because two ranks know the lengths of both messages.
+- A gather or exchange of zero elements ends the process with a segmentation fault. So each message has at least one
   element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
@@ -35,14 +36,14 @@ from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
 
-#: Group keys from here on are this module's; TensorFlow's keys count up from 1.
+#: The first group key of this module. The keys of TensorFlow begin with 1.
 KEYS = 1 << 24
-#: The instance keys of collectives. All ranks start collectives in the same order, so keys agree.
+#: The instance keys of collectives. All ranks start collectives in the same order, so the keys agree.
 _instances = itertools.count(1)
-#: strategy -> its group. All callers share the group's errors, counts of bytes and compiled functions.
+#: strategy -> its group. All callers share this object, so they share its errors, traffic and compiled functions.
 _groups: dict[Any, Group] = {}
 
-#: The errors that TensorFlow raises after another process has ended or given up.
+#: The errors that TensorFlow raises if another process has ended or given up.
 GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -63,25 +64,25 @@ WAY_OUT = (
 
 # ---------------------------------------------------------------------- within strategy.run
 def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
-    """Return the replicas of the current replica context if `group` stands for these replicas, or else None.
+    """Return the replicas of the current replica context if `group` stands for them, else None.
 
     Parameters
     ----------
     group : None, "tensorflow", tf.distribute.Strategy or tf.distribute.ReplicaContext
     traced : bool
-        True if the tensors to move are symbolic.
+        True if the tensors to send are symbolic.
 
     Returns
     -------
     Replicas or None
-        None outside of ``strategy.run``, and for a group that is another engine or another strategy.
+        The result is None outside of ``strategy.run``, and also if `group` is another engine or another strategy.
 
     Raises
     ------
     ValueError
         `group` is a replica context other than the current one.
     RuntimeError
-        `traced` is True and the result would be None. No other engine moves symbolic tensors.
+        `traced` is True and the result would be None. No other engine can send symbolic tensors.
 
     Notes
     -----
@@ -113,11 +114,11 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    This class has no all_to_all. tf.distribute has none, and TensorFlow's operation needs keys that only the strategy
-    can make.
+    This class has no all_to_all, because tf.distribute has none, and TensorFlow's operation needs keys that only the
+    strategy can make.
     """
 
-    in_loops = False  # replicas may only communicate outside of loops and branches
+    in_loops = False  # replicas can communicate only outside of loops and branches
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -125,12 +126,12 @@ class Replicas(ArrayGroup):
         self.engine = f"tf.distribute ({type(context.strategy).__name__})"
 
     def all_gather(self, x: Array) -> Array:
-        """Return the replicas' tensors, concatenated along axis 0; the first dimension of the tensors may differ."""
+        """Concatenate the tensors of all replicas along axis 0. The first dimensions of the tensors may differ."""
         x = tf.convert_to_tensor(x)
         if self.size == 1:
             return x
         there, back = _words(x)
-        # one additional row, because a gather of no elements ends the process
+        # one more row, because a gather of zero elements ends the process
         longer = tf.concat((tf.zeros(_lengthened(there, 1), there.dtype), there), 0)
         mine = tf.stack([self.context.replica_id_in_sync_group, tf.shape(longer)[0]])[None]
         joined, sizes = self.context.all_gather([longer, mine], axis=0)
@@ -140,24 +141,23 @@ class Replicas(ArrayGroup):
 
 
 def _places(ids: Array, sizes: Array) -> Array:
-    """Return the row numbers of concatenated blocks in the order of the blocks' ids, without the first row of each
-    block."""
+    """Return row numbers that sort concatenated blocks by their ids. The first row of each block is left out. `sizes`
+    contains the numbers of rows of the blocks."""
     ends = tf.cumsum(sizes)
     order = tf.argsort(ids)
     return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
 
 
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor of shape (n, ...) as int32 words, at least one per row, and the function that converts words
-    back.
+    """Convert a tensor of shape (n, ...) to int32 words. Return (the words, a function that converts words back).
 
-    The words have shape (n, k), or (n,) for rows without elements. TensorFlow gathers only few dtypes, and retraces
-    each eager gather of another dtype than int32.
+    The words have the shape (n, k), or (n,) if rows have no elements. TensorFlow can gather only few dtypes, and in
+    eager code it retraces each gather of a dtype other than int32.
     """
     n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:
         return tf.zeros((n,), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
-    used = tf.reduce_prod(tf.shape(x)[1:]) * size  # bytes of a row
+    used = tf.reduce_prod(tf.shape(x)[1:]) * size  # the number of bytes in a row
     padded = tf.pad(tf.reshape(tf.bitcast(x, tf.uint8), (n, used)), [[0, 0], [0, -used % 4]])
 
     def back(y: Array) -> Array:
@@ -170,13 +170,13 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
-    """Return the shape of `x`, with `n` as the first dimension, as a tensor."""
+    """Return the shape of `x` as a tensor, with `n` in place of the first dimension."""
     return tf.concat(([n], tf.shape(x)[1:]), 0)
 
 
 # ---------------------------------------------------------------------- between worker processes
 def default_group(timeout: float | None) -> Group:
-    """Return the group of the workers of the strategy in scope. Raise RuntimeError if there is no strategy, or if its
+    """Return the group of workers of the current strategy. Raise RuntimeError if no strategy is in scope, or if its
     replicas are not processes.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
@@ -187,8 +187,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of the workers of the strategy in scope. Return None without a strategy, or if the strategy has
-    several replicas that are not processes."""
+    """Return the group of workers of the current strategy. Return None if no strategy is in scope, or if the strategy
+    has several replicas that are not processes."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()
@@ -197,7 +197,7 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of the workers of a strategy, or of a replica context's strategy. Return None for other objects.
+    """Return the group of workers of a strategy, or of a replica context's strategy. Return None for any other object.
 
     Raise RuntimeError if the strategy has several replicas that are not processes. If `timeout` is not None, it becomes
     the group's timeout in seconds.
@@ -229,8 +229,8 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
 
 
 def _place(resolver: Any) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks. A chief, if there is one, has rank 0. Without a cluster,
-    return (0, 1)."""
+    """Return (the rank of this process, the number of ranks). If there is a chief, it has rank 0. If there is no
+    cluster, return (0, 1)."""
     cluster = resolver.cluster_spec()
     tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
     return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)
@@ -243,8 +243,8 @@ class TensorFlowGroup(Group):
     ----------
     strategy : tf.distribute.MultiWorkerMirroredStrategy
     timeout : float
-        Seconds to wait for another rank; 0 waits for ever, as TensorFlow does unless the strategy's
-        CommunicationOptions have a timeout_seconds. If a rank dies, the call fails earlier.
+        The number of seconds to wait for another rank. 0 means to wait for ever, which is TensorFlow's default unless
+        the strategy's CommunicationOptions set timeout_seconds. If a rank dies, calls fail earlier.
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"
@@ -262,7 +262,7 @@ class TensorFlowGroup(Group):
         return [of_rank[rank][:length] for rank, length in enumerate(lengths)]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        # two copies, one for each rank of the pair, because the ranks' names decide which copy this rank gets
+        # two copies, one for each rank of the pair, because the names of the ranks decide which copy this rank gets
         mine = [_message(self.rank, parts[o], max(len(parts[o]), lengths[o]), copies=2) for o in self.others]
         pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
         keys = [KEYS + 1 + low * self.size + high for low, high in pairs]
@@ -274,7 +274,7 @@ class TensorFlowGroup(Group):
         return got
 
     def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
-        """Run one collective among `size` ranks per pair of a key and an array, and return this rank's results. Raise
+        """Run one collective of `size` ranks for each key and its array, and return the results on this rank. Raise
         RuntimeError inside tf.function."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
@@ -298,8 +298,8 @@ class TensorFlowGroup(Group):
 def _collectives(
     op: Any, size: int, keys: tuple[int, ...], timeout: float, instance: Array, messages: list[Array]
 ) -> list[Array]:
-    # stateless, because otherwise the exchanges of a function would wait for each other, in a different order on each
-    # rank
+    # Stateless, because otherwise the exchanges in a function would wait for each other, in a different order on each
+    # rank.
     options = {"ordering_token": [], "timeout_seconds": timeout, "is_stateless": True}
     return [
         op(input=x, group_size=size, group_key=key, instance_key=instance, **options)
@@ -308,8 +308,8 @@ def _collectives(
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
-    """Return an array of shape (copies, 1 + words). Each copy contains the rank, then the data, padded to `length`
-    bytes and to a whole word."""
+    """Make a message, an array of shape (copies, 1 + words). Each copy contains the rank, followed by the data. The
+    data are padded to `length` bytes and to a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data
@@ -318,7 +318,7 @@ def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
 
 
 def _reason(message: str) -> str:
-    """Return the message of a collective's error without source locations and advice."""
+    """Remove source locations and advice from the message of a collective's error."""
     lines = [line.strip() for line in message.splitlines()]
     found = [line for line in lines if line.startswith("Collective")]
     return found[-1].rpartition("aborted by: ")[2] if found else " ".join(line for line in lines if line)

@@ -1,6 +1,7 @@
-"""Register IndexedSlices and PerSample as TensorFlow's composite tensors, for tf.function, loops and data sets.
+"""Register IndexedSlices and PerSample as composite tensors of TensorFlow, so that tf.function, loops and data sets
+accept them.
 
-Composite tensors are leaves to tf.nest, like tf.IndexedSlices, so `tf.nest.map_structure` never computes on row
+tf.nest treats composite tensors as leaves, like tf.IndexedSlices. So `tf.nest.map_structure` never computes with row
 numbers. May import: `tensorflow`, the core.
 """
 
@@ -19,8 +20,8 @@ from islices.embedding.per_sample import PerSample
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
-    """Base class of `IndexedSlicesSpec` and `PerSampleSpec`. A type stores the specs of the arrays, and the attributes
-    that are the same in every call."""
+    """The base class of `IndexedSlicesSpec` and `PerSampleSpec`. A spec stores the specs of the arrays, and the
+    attributes that are the same in every call."""
 
     __slots__ = ("arrays", "static")
 
@@ -36,8 +37,7 @@ class _Spec(tf.TypeSpec):  # type: ignore[misc]
 
 
 class IndexedSlicesSpec(_Spec):
-    """The type of an `IndexedSlices`: the specs of values and indices, and the attributes dense_shape, coalesced and
-    padded."""
+    """The tf.TypeSpec of an `IndexedSlices`, with the attributes dense_shape, coalesced and padded."""
 
     value_type = IndexedSlices
 
@@ -52,8 +52,7 @@ class IndexedSlicesSpec(_Spec):
 
 
 class PerSampleSpec(_Spec):
-    """The type of a `PerSample` without products: the specs of values, indices and samples, and the attribute
-    dense_shape."""
+    """The tf.TypeSpec of a `PerSample` without products, with the attribute dense_shape."""
 
     value_type = PerSample
 
@@ -66,7 +65,7 @@ class PerSampleSpec(_Spec):
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """Return the tf.TypeSpec of slices or per-sample gradients, whose arrays are TensorFlow's or NumPy's. Raise
+    """Return the tf.TypeSpec of slices or per-sample gradients, whose arrays must belong to TensorFlow or NumPy. Raise
     TypeError for a `PerSample` with products."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)
@@ -90,7 +89,7 @@ def register() -> None:
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
     for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():
-        type_spec_registry.register(f"islices.{spec.__name__}")(spec)  # saved models need it
+        type_spec_registry.register(f"islices.{spec.__name__}")(spec)  # saved models need this
         base.register(kind)
         for name, part in {"_type_spec": property(spec_of), **{name: vars(base)[name] for name in names}}.items():
             setattr(kind, name, part)

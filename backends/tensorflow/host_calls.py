@@ -1,17 +1,18 @@
-"""Run compiled kernels inside the graphs of tf.function on CPU, for bags, sums of rows, norms and optimizers' steps.
+"""Run compiled kernels in the graphs of tf.function on CPUs, for bags, sums of rows, norms and optimizer steps.
 
-A graph calls back into this process with `tf.numpy_function`, without a copy in either direction. For variables the
-graph uses `tf.py_function` on the variables' handles, so that TensorFlow orders the call among other reads and writes
-of the variables. A graph may also run where these callbacks do not exist: in another process (a SavedModel, a remote
-worker) or in another session. So each call is in a `tf.cond` with the framework's operations as the other branch. The
-condition is whether a certain variable is initialized; no other process and no loaded model has a variable of this
-name. XLA cannot compile the calls. Within XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None,
-and only the framework's operations run.
+A graph calls functions of this process with `tf.numpy_function`, which copies nothing in either direction. For
+variables, the graph uses `tf.py_function` with the variables' handles, so that TensorFlow orders the call among other
+reads and writes of the variables. But a graph may also run where these functions do not exist: in another process (a
+SavedModel, a remote worker) or in another session. So each call is one branch of a `tf.cond`, and TensorFlow's
+operations are the other branch. The condition is True if a certain variable is initialized, whose name exists only in
+this process. XLA cannot compile the calls. So within XLA, in tf.vectorized_map and with accelerators, `kernels_here`
+returns None, and only TensorFlow's operations run.
 
-Calls run in TensorFlow's pool of threads, where no call may wait for a Python lock. The thread that holds the lock may
-be running the garbage collector. If the collector destroys an iterator, the destructor waits for the pool. So the
-function that builds a graph makes one call on a few zeros, which compiles all code that calls in the graph run.
-Simultaneous steps wait for a mutex of TensorFlow, not for a Python lock.
+Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible.
+The thread with the lock may run the garbage collector, which may destroy an iterator, and the iterator's destructor
+waits for the pool. Compilation takes such a lock, so all kernels must be compiled before. For this purpose, the
+function that builds a graph first runs each call with a few zeros. Simultaneous steps wait for a mutex of TensorFlow,
+not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -41,21 +42,22 @@ from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
 
-#: A name scope that XLA's error for a host call shows: TensorFlow passes no other text to the user.
+#: A name scope that XLA's error for a host call shows. TensorFlow shows no other text of islices to the user.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
-#: The name of a mutex that serializes the steps of graphs that run at the same time, so that each step sees whole rows.
+#: The name of a mutex. If several graphs run at the same time, it makes their steps run one after the other, so that
+#: each step sees complete rows.
 _STEPPING = "islices_stepping"
 
 
 # ---------------------------------------------------------------------- where kernels run
 def compiled_by_xla() -> bool:
-    """Return True if XLA compiles the graph that is being built."""
+    """Return True if the graph that is being built will be compiled by XLA."""
     graph = tf.compat.v1.get_default_graph()
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def kernels_here() -> ModuleType | None:
-    """Return the module of compiled kernels if graphs that are built now may call them, or None."""
+    """Return the module of compiled kernels if graphs that are built now may call them, else None."""
     compiled = modes.kernels_in_traces()
     if compiled is None or compiled_by_xla() or _is_vectorized() or _mark() is None:
         return None
@@ -63,8 +65,8 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return True if the body of a tf.vectorized_map is being built, in which each member would make a call. The name
-    scope shows such a body."""
+    """Return True if the body of a tf.vectorized_map is being built. There, each member would make a separate call. The
+    name of the scope shows such a body."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -75,8 +77,8 @@ def _is_vectorized() -> bool:
 
 @cache
 def _mark() -> str | None:
-    """Return the name of a variable that is initialized only in this process. Return None if TensorFlow's eager mode is
-    off."""
+    """Make a variable that is initialized only in this process, and return its name. Return None if TensorFlow's eager
+    mode is off."""
     name = f"islices_{uuid.uuid4().hex}"
     with tf.init_scope(), tf.device("CPU:0"):
         if not tf.executing_eagerly():
@@ -87,8 +89,9 @@ def _mark() -> str | None:
 
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Return the results of `call` if the graph runs in this process, and those of `otherwise` if it runs elsewhere."""
-    with record.stop_recording():  # the caller defines the gradient, or there is none
+    """Return the results of `call` if the graph runs in this process. If the graph runs anywhere else, return the
+    results of `otherwise`."""
+    with record.stop_recording():  # the caller defines the gradient if there is one
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
@@ -107,22 +110,22 @@ def _call(
     otherwise: Callable[[], Any],
     trial: Sequence[Host] | None = None,
 ) -> Any:
-    """Add a host call of `callback`, a pure function of NumPy arrays, to a graph, and return the results. In another
-    process the graph returns the results of `otherwise`.
+    """Add a host call to a graph, and return the results. The host call runs `callback`, a pure function of NumPy
+    arrays. In another process, the graph returns the results of `otherwise`.
 
-    TensorFlow may run the function in parallel, or not at all if nothing reads the result. This function first calls
-    `callback` on `trial`, or on one zero per tensor, to compile the callback's code.
+    TensorFlow may run `callback` in parallel, or not at all if nothing reads the result. To compile its kernels, this
+    function first calls `callback` with the arrays in `trial`. By default, these are arrays of one zero.
     """
     callback(*(map(_zero, arrays) if trial is None else trial))
     return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
 
 
 def _zero(like: Array) -> Host:
-    """Return an array of one zero with a tensor's dtype and rank, for a trial call."""
+    """Return an array of one zero with the dtype and rank of a tensor, for a trial call."""
     return np.zeros((1,) * like.shape.rank, tf.as_dtype(like.dtype).as_numpy_dtype)
 
 
-#: The result of `_groups_and_number` for one slot.
+#: The result of `_groups_and_number` for a single slot.
 _ONE_GROUP = [np.zeros(1, np.int64), np.zeros(1, np.int64), np.arange(2), np.ones(1, np.int64)]
 
 
@@ -133,8 +136,8 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Return (sums, ids) of the slots in range, which a host call computes as tensors of a graph. Return None if
-    kernels cannot run in this graph, or if the rank is unknown."""
+    """Sum the slots in range with a host call, and return (sums, ids) as tensors of the graph. Return None if kernels
+    cannot run in this graph, or if the rank is unknown."""
     if kernels_here() is None or values.shape.rank is None:
         return None
 
@@ -158,8 +161,8 @@ def sum_rows(
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
-    """Return, for each index, the row of `of_rows` whose id equals the index. Indices that are not among the ascending
-    `ids` get zeros."""
+    """Return, for each index, the row of `of_rows` whose id is equal to the index. `ids` must be ascending. An index
+    that is not in `ids` gets zeros."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
     # append an id that equals no index to the ids, and a row of zeros to the rows
@@ -177,9 +180,9 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 
 # ---------------------------------------------------------------------- slots by row
 def _grouped(slots: Slots) -> list[Array]:
-    """Return [order, ids, starts, number] of `_groups_and_number` as tensors, computed by a separate host call.
+    """Return the results of `_groups_and_number` as tensors, which a separate host call computes.
 
-    The norm and the step of a gradient share the groups: a graph computes them once.
+    A graph computes the groups of a gradient only once, for the norm and the step together.
     """
     assert slots.indices is not None, "nothing is grouped of dense leaves"
     graph = tf.compat.v1.get_default_graph()
@@ -196,10 +199,11 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """Return (order, ids, starts, number): the groups of the slots in range, and the required number of values.
+    """Group the slots in range by row. Return (order, ids, starts, number), where `number` says how many values are
+    needed.
 
-    Without positions, `number` contains the number of indices. With positions, `number` contains the least position,
-    and one more than the greatest position.
+    If there are no positions, `number` contains the number of indices. If there are positions, `number` contains the
+    smallest position, and the largest position plus one.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
@@ -210,7 +214,7 @@ def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tup
 
 
 def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host) -> tuple[Host, Host, Host]:
-    """Return groups in the form that kernels accept; raise ValueError if the groups do not fit the values."""
+    """Convert groups to the form that kernels accept. Raise ValueError if the groups do not fit the values."""
     n = len(values)
     if len(number) == 1:
         _check_lengths(number[0], n)
@@ -220,8 +224,8 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 
 def _check_lengths(indices: int, values: int) -> None:
-    """Raise ValueError if there is not one index per value. The check is made when the graph runs, because both numbers
-    may be unknown when the graph is built."""
+    """Raise ValueError if the numbers of indices and values differ. The numbers may be unknown while the graph is
+    built, so this function runs when the graph runs."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 
@@ -239,7 +243,7 @@ def bags(
         return None
     place = table.handle if variable else table
     if variable:
-        variable_accessed(table)  # tapes watch the table from now on, as after any read
+        variable_accessed(table)  # tapes watch the table from now on, as after an ordinary read
         _bags(*map(_zero, (table, *given)))
         dtype, shape = tf.as_dtype(table.dtype), tuple(table.shape)
 
@@ -257,7 +261,7 @@ def bags(
         def gradient(upstream: Array) -> tuple[None, Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(table)
-                again = otherwise(table, *given)  # TensorFlow only computes the gradient of this result
+                again = otherwise(table, *given)  # TensorFlow computes only the gradient of this result
             return None, tape.gradient(again, table, output_gradients=upstream)
 
         return tf.identity(found), gradient
@@ -266,14 +270,14 @@ def bags(
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags; ids outside of the table add nothing. Raise ValueError for invalid segments, which may be unknown
-    when the graph is built."""
+    """Compute bags. Ids outside of the table add nothing. Raise ValueError if segments are invalid, because they may be
+    unknown while the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:
         raise ValueError(f"offsets: got ids that lie in none of {len(bags)} bags; accepted is that each lies in one")
     named = _within(ids, len(table))
-    if named is not None:  # ids of other bags are ignored
+    if named is not None:  # ids outside of the table are ignored
         mask = np.zeros(len(ids), np.int32)
         mask[named] = 1
         keep = (mask * keep[0] if keep else mask,)
@@ -343,8 +347,8 @@ def step(
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """Take a step on writable tables. `given` contains the groups of `_grouped`, the rule's numbers, and the gradient's
-    factor if there is one."""
+    """Take an optimizer step that changes the arrays in `tables`. `given` contains the results of `_grouped`, the
+    numbers of the rule, and the factor of the gradient if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
@@ -359,7 +363,7 @@ def _compiled() -> ModuleType:
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:
-    """Return the positions of the indices that are in range, or None if all indices are."""
+    """Return the positions of the indices that are in range, or None if all are in range."""
     if len(indices) == 0:
         return None
     lowest, highest, _ = _compiled().bounds(indices)
@@ -372,8 +376,8 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 
 
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """Return the groups of the slots in range, in the form of `islices.kernels.operations.group`. `positions`, if
-    given, replace the slots' numbers."""
+    """Group the slots in range by row, and return the result in the same form as `islices.kernels.operations.group`. If
+    `positions` are given, they replace the numbers of the slots."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
     within = _within(indices, rows)

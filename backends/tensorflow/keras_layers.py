@@ -1,10 +1,10 @@
-"""Capture the lookups of each keras.layers.Embedding of a model, and the gradient of the layer's output.
+"""Capture the lookups of a model's keras.layers.Embedding layers, and the gradients of the layers' outputs.
 
-During a capture, a wrapper of the layer's `call` passes the output through an identity, which records the gradient. A
-ReversibleEmbedding may also be an output layer; then its output is a product with the weights. The captured gradient
-would miss other reads of the weights that a tape records. So during the capture the variable gets a class that detects
-these reads (`_watched`). This module does not import Keras: a model only exists if Keras has been imported. May import:
-`tensorflow`, the core, this folder.
+During a capture, a wrapper of the layer's `call` passes the output through an identity operation, which records the
+gradient. A ReversibleEmbedding may also be an output layer, whose output is a product with the weights. The captured
+gradient does not include other reads of the weights that a tape records. So during the capture, the variable gets a
+class that detects such reads (`_watched`). This module need not import Keras, because a model exists only if Keras has
+been imported. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from islices.embedding.capture import replaced
 
 
 def is_model(x: object) -> bool:
-    """Return True if x is a layer or model of Keras 3, on any backend of Keras."""
+    """Return True if x is a layer or a model of Keras 3. Keras may use any backend."""
     return isinstance(x, getattr(getattr(sys.modules.get("keras"), "layers", None), "Layer", ()))
 
 
 @contextlib.contextmanager
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
     weights: dict[str, Array] = {}
-    first: dict[int, str] = {}  # variable -> the name of the first layer that has it
+    first: dict[int, str] = {}  # id() of a variable -> the name of the first layer that has it
     with contextlib.ExitStack() as stack:
         for name, layer in _embeddings(model).items():
             variable = layer.embeddings
@@ -69,8 +69,8 @@ def _embeddings(model: Any) -> dict[str, Any]:
 
 
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield (path, layer) for the model and each layer in it, once each. The path joins the names of the containing
-    layers, without the model's, and the layer's name."""
+    """Yield (path, layer) for the model and each layer in it, but each layer only once. The path consists of the names
+    of the containing layers, without the model, and of the layer's name."""
     if id(layer) in seen:
         return
     seen.add(id(layer))
@@ -81,7 +81,7 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 def _check_layer(name: str, layer: Any) -> None:
     stock = sys.modules["keras"].layers
-    reversible = getattr(stock, "ReversibleEmbedding", stock.Embedding)  # some versions of Keras lack it
+    reversible = getattr(stock, "ReversibleEmbedding", stock.Embedding)  # some versions of Keras do not have it
     if type(layer).call not in (stock.Embedding.call, reversible.call):
         came = f"a {type(layer).__name__}, whose call is its own"
         accepted = "keras.layers.Embedding or ReversibleEmbedding as they are"
@@ -105,7 +105,8 @@ def _check_layer(name: str, layer: Any) -> None:
 
 # ---------------------------------------------------------------------- the hook
 class _OfGraph:
-    """A use whose gradient may be a tensor of a graph. Reading that gradient outside of the graph raises TypeError."""
+    """A use whose gradient may be a tensor of a graph. If the gradient is read outside of this graph, TypeError is
+    raised."""
 
     layer: str
     _graph: Any = None
@@ -127,11 +128,11 @@ class _OfGraph:
 
 
 class _Lookup(_OfGraph, LayerUse):
-    """A lookup in the weights."""
+    """A captured lookup in the weights."""
 
 
 class _Product(_OfGraph, ProductUse):
-    """A product with the weights, as in an output layer."""
+    """A captured product with the weights, as in an output layer."""
 
 
 def _within(graph: Any) -> bool:
@@ -142,7 +143,7 @@ def _within(graph: Any) -> bool:
 
 
 def _recording(layer: Any, name: str, uses: list[Use]) -> Callable[..., Array]:
-    """Return a function that calls the layer, and records its lookups and its products with the weights."""
+    """Return a function that calls the layer, and records lookups in the weights and products with them."""
     inner = layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
@@ -171,11 +172,11 @@ def _ids(name: str, ids: Any) -> Array:
 
 
 def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
-    """Append `use` to `uses`, and return a layer's output, passed through an identity. The backward pass adds the
-    output's gradient to the gradient in `use`."""
+    """Append `use` to `uses`, and pass a layer's output through an identity operation. The backward pass adds the
+    gradient of the output to the gradient in `use`."""
     use._graph = here()
     uses.append(use)
-    dtype = layer.variable_dtype  # embeddings.dtype would depend on the current autocast
+    dtype = layer.variable_dtype  # embeddings.dtype depends on the current autocast
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def noted(output: Array, *_: Array) -> tuple[Array, Any]:
@@ -207,7 +208,7 @@ _own: ContextVar[bool] = ContextVar("islices_reading_own", default=False)
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
-    """Mark reads of weights within the context as reads by a captured layer."""
+    """Mark all reads of weights within the context as reads by a captured layer."""
     token = _own.set(True)
     try:
         yield
@@ -217,8 +218,8 @@ def _reading_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
-    """Give the variable a class that appends `use` to `uses` if a tape records a read of the variable's value outside
-    of captured layers."""
+    """Change the class of the variable within the context. If a tape records a read of its value outside of captured
+    layers, the new class appends `use` to `uses`."""
     kind = type(variable)
 
     def is_other() -> bool:

@@ -1,9 +1,9 @@
-"""Split tf.RaggedTensor and tf.SparseTensor into parts. A tensor contains the ids of bags, or weights or masks in the
-order of the ids.
+"""Split tf.RaggedTensor and tf.SparseTensor into parts. Such a tensor contains the ids of bags, or one weight or mask
+per id.
 
-In a RaggedTensor the innermost ragged rows are bags, and the outermost rows are samples. In a SparseTensor a bag lies
-along the last axis, as in tf.nn.embedding_lookup_sparse; entries may have any order. May import: `tensorflow`, `numpy`,
-`islices.backend`.
+In a RaggedTensor, the innermost ragged rows are bags, and the outermost rows are samples. In a SparseTensor, the
+entries along the last axis are a bag, as in tf.nn.embedding_lookup_sparse. Entries may be in any order. May import:
+`tensorflow`, `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 
 def _range(known: Shape, lead: list[Array]) -> Array:
-    """Return the numbers 0, 1, 2 and so on, one per position in the leading dimensions."""
+    """Number the positions in the leading dimensions, and return the numbers 0, 1, 2 and so on."""
     if None in known:
         return tf.range(tf.reduce_prod(tf.stack(lead)))
     return tf.range(math.prod(known), dtype=tf.int64)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Build primitives from several TensorFlow operations: sums and maxima by segment, membership, checked reads.
+"""Define primitives that consist of several TensorFlow operations: sums and maxima of segments, membership of ids, and
+reads that check ids.
 
 May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
@@ -16,7 +17,7 @@ from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
 
 def number(segments: Array) -> Array:
-    """Return one more than the largest segment, or 0 without segments."""
+    """Return the largest segment plus one, or 0 if there are no segments."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 
@@ -31,7 +32,7 @@ def isin(indices: Array, rows: Array) -> Array:
     indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
     if tuple(rows.shape) == (1,):
         return tf.equal(indices, rows)
-    # prepend a number lower than any index, so that for each index some entry is not above it
+    # prepend a number lower than any index, so that each index has an entry that is not above it
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
     return tf.equal(tf.gather(ascending, searchsorted(ascending, indices, right=True) - 1), indices)
 
@@ -43,10 +44,11 @@ def searchsorted(ordered: Array, queries: Array, *, right: bool) -> Array:
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (sums, ids), sorted by id, with one entry per index. The first slot of a row contains the row's sum, and
-    the row's other slots contain zeros.
+    """Sum duplicates without changing the number of slots. Return (sums, ids), sorted by id. The first slot of each row
+    contains the sum, and its other slots contain zeros.
 
-    XLA has no operation whose result length depends on values. Slots out of range contain zeros too (SPEC clause 2).
+    XLA needs this function, because it has no operation whose result length depends on values. Slots out of range also
+    become zeros (SPEC clause 2).
     """
     order = tf.argsort(indices, stable=True)
     ids, values = tf.gather(indices, order), tf.gather(values, order)
@@ -59,7 +61,8 @@ def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Arra
 
 
 def refuse_xla(operation: str) -> None:
-    """Raise ValueError if XLA compiles the graph, because the length of the operation's result depends on values."""
+    """Raise ValueError if XLA compiles the graph. The length of the operation's result depends on values, which XLA
+    does not support."""
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
@@ -68,10 +71,10 @@ def refuse_xla(operation: str) -> None:
 
 
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
-    """Return the slots whose ids are in range. In eager code, where ids have been checked, return all slots.
+    """Return the slots whose ids are in range. In eager code, ids have already been checked, so return all slots.
 
-    Within XLA return all slots too. There `rows` replaces ids out of range, because the scatter drops the id `rows`.
-    XLA would pad a selection of slots, and the scatter would write the padding.
+    Within XLA, return all slots too, but replace ids out of range by `rows`. The scatter ignores this id. XLA would pad
+    a selection of slots, and the scatter would write the padding.
     """
     if tf.executing_eagerly():
         return values, ids
@@ -84,8 +87,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots with the same norm as `x`: each row's sum once, and zeros in all other slots. A dense leaf stays the
-    same."""
+    """Return slots with the same norm as `x` after duplicates are summed. The new slots contain each row's sum once,
+    and otherwise zeros. A dense leaf stays unchanged."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -97,19 +100,19 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
     highest = tf.math.unsorted_segment_max(values, segments, count)
     if not values.dtype.is_floating:
         return highest
-    # TensorFlow's maximum starts from the lowest finite number, and the position of a NaN decides whether the result is
-    # NaN
+    # TensorFlow's maximum starts from the lowest finite number, and whether it returns NaN depends on the position of
+    # the NaN
     lowest = tf.constant(-np.inf if least is None else least, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
-    # NaN is computed from NaN only, so that check_numerics finds no other NaN
+    # NaN comes only from a NaN in the values, so that check_numerics finds no other
     nan = tf.math.unsorted_segment_sum(tf.where(rank == 2, values, tf.zeros_like(values)), segments, count)
     return tf.where(top == 2, nan, tf.where(top == 1, highest, lowest))
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return `rows`, with each row multiplied or divided by the values of its segment, one after the other. Step k of
-    the loop applies the k-th value of each row."""
+    """Multiply or divide each row by the values of its segment, one value after the other. Step k of the loop applies
+    the k-th value of each segment."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)
@@ -130,7 +133,7 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
 
 
 def read_checked(table: Array, ids: Array) -> Array:
-    """Return ``table[ids]``, with zeros for ids out of range. The shape of `ids` may be unknown."""
+    """Return ``table[ids]``. An id out of range gets zeros. The shape of `ids` may be unknown."""
     rows, row_shape = table.shape[0], tuple(table.shape)[1:]
     if rows == 0:
         return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
@@ -145,9 +148,9 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """Return the arrays unchanged if a traced mask is True everywhere, else the result of `otherwise`.
+    """Return the arrays if a traced mask is True everywhere, else the result of `otherwise`.
 
-    Usually the mask is True everywhere, and no copy is made. Where kernels cannot run, return the result of `otherwise`
+    Usually the mask is True everywhere, and nothing is copied. If kernels cannot run, return the result of `otherwise`
     in both cases.
     """
     if kernels_here() is None:
@@ -156,13 +159,13 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Add ``values[k]`` to row ``ids[k]`` of zeros, in order of k, and return the result. `shape`, the shape of the
-    zeros, may contain tensors."""
+    """Make an array of zeros, add each ``values[k]`` to row ``ids[k]`` in the order of k, and return the array.
+    `shape`, the shape of this array, may contain tensors."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))
 
 
 def rows_hold_nothing(values: Array) -> bool:
-    """Return True if each row has no elements. TensorFlow's scatters raise for such rows."""
+    """Return True if rows have no elements. TensorFlow's scatter operations raise errors for such rows."""
     return 0 in tuple(values.shape)[1:]

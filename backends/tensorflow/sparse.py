@@ -1,8 +1,8 @@
-"""Split and build tf.IndexedSlices without TensorFlow's computations on them.
+"""Split and build tf.IndexedSlices. This module does not compute with them.
 
-The constructor of tf.IndexedSlices checks nothing: values and indices may be lists, and dense_shape is optional. The
-dense_shape may be a tensor whose value is not known yet. This module reads a shape if it is known (eagerly, or
-statically inside tf.function). May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
+The constructor of tf.IndexedSlices checks nothing. Values and indices may be lists, and dense_shape may be missing, or
+may be a tensor whose value is not known yet. This module reads the shape if it is known, in eager code or statically
+inside tf.function. May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from islices.backends.tensorflow import tensor_memory as memory
 
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
-    """Return the values, indices and shape of a tf.IndexedSlices; unknown dimensions are None. Raise ValueError if the
-    number of dimensions is unknown."""
+    """Return the values, the indices and the shape of a tf.IndexedSlices. Unknown dimensions are None. Raise ValueError
+    if the number of dimensions is unknown."""
     values, indices = _tensor(x.values, "values"), _tensor(x.indices, "indices")
     if values.shape.rank is None or indices.shape.rank is None:
         raise ValueError(
@@ -43,8 +43,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, with None for each unknown one. Return None if even the number of
-    dimensions is unknown."""
+    """Return the dimensions of a dense_shape, in which None stands for an unknown dimension. Return None if the number
+    of dimensions is also unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):
@@ -62,11 +62,12 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 def to_native(
     values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
 ) -> tf.IndexedSlices:
-    """Return a tf.IndexedSlices, with the dense_shape tensor of `like` if the shapes agree or the number of rows is
-    unknown.
+    """Make a tf.IndexedSlices. If the shapes agree or the number of rows is unknown, use the dense_shape tensor of
+    `like`.
 
-    Otherwise the dense_shape is a new tensor, int32 if that of `like` is int32 and the numbers fit, else int64. There
-    is no dense_shape if `like` has none, or without `like` if a dimension is unknown.
+    Otherwise the dense_shape is a new tensor. The new tensor is int32 if the dense_shape of `like` is int32 and the
+    numbers fit, else int64. If `like` has no dense_shape, the result has none. If there is no `like` and a dimension is
+    unknown, the result has none either.
     """
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))

@@ -1,9 +1,11 @@
-"""Differentiate with respect to looked-up rows. A GradientTape watches the rows that lookups return, never the table.
+"""Differentiate with respect to looked-up rows. A GradientTape watches the rows that lookups return, but never the
+table.
 
-A tape records operations on watched tensors. This module's tape watches the dense variables and each lookup's rows, so
-the tape computes nothing of a table's size. Only outer tapes watch the weights and record the reads of rows, so second
-derivatives are right. A lookup in a graph that is traced separately (a loop body, an inner tf.function) raises, because
-the tape cannot reach the rows. May import: `tensorflow`, the core, this folder.
+A tape records operations on watched tensors. The tape of this module watches the dense variables and the rows of each
+lookup, so it computes nothing of the table's size. Only outer tapes watch the weights and record reads of rows, so that
+second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
+in such a graph raises an error, because the tape cannot watch its rows. May import: `tensorflow`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def here() -> Any:
 
 # ---------------------------------------------------------------------- by rows
 class TapeReads(TapeRecorder):
-    """A recorder of the lookups in one table during one call of `differentiate`."""
+    """An object that records the lookups in one table during a call of `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
         super().__init__(backend)
@@ -57,7 +59,7 @@ class TapeReads(TapeRecorder):
         self._check_place()
         if self.outer is not None:
             rows = self.outer.bags(weights, ids, extras, static, read)
-        elif self.graph is None and not _is_watched(plain(weights)):  # then the lookup may run on the host
+        elif self.graph is None and not _is_watched(plain(weights)):  # in this case the lookup may run on the host
             with record.stop_recording():
                 rows = read(weights, ids)
         else:
@@ -92,8 +94,8 @@ class TapeReads(TapeRecorder):
 
 
 def _is_watched(weights: Array) -> bool:
-    """Return True if a tape would record a read of the weights now. This call makes tapes watch a trainable variable,
-    as a read does."""
+    """Return True if a tape would record a read of the weights now. If the weights are a trainable variable, this call
+    makes tapes watch it, as a read does."""
     if isinstance(weights, tf.Tensor):
         return bool(possible_gradient_types([weights]))
     variable_accessed(weights)
@@ -121,11 +123,11 @@ def differentiate(
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
-    """Return (variables for fn, tensors and variables for the tape to watch), so that the tape can distinguish all of
-    them.
+    """Return (the variables that fn gets, the tensors and variables that the tape watches). The tape can distinguish
+    all of them.
 
-    Tensors are copied by tf.identity. A variable that is passed twice, or that is also a table, is read into a tensor.
-    If the tape watched this variable, the gradient would cover all uses together.
+    tf.identity copies tensors. If a variable is passed twice or is also a table, it is read into a tensor. Otherwise
+    the gradient would include all uses of the variable together.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -140,7 +142,7 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """Return a gradient of `x` as a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
+    """Convert a gradient of `x` to a dense tensor. The gradient may be a tf.IndexedSlices, which TensorFlow returns for
     gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g
@@ -151,7 +153,8 @@ def dense_gradient(g: Any, x: Array) -> Array:
 
 
 def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
-    """Return a gradient of `x` with one axis of slots. The gradient of a gather has all axes of the gathered ids."""
+    """Convert a gradient of `x` to one with a single axis of slots. TensorFlow's gradient of a gather has all axes of
+    the ids."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 
@@ -160,7 +163,7 @@ def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
 def differentiate_rows(
     backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any, data: Any = None
 ) -> tuple[Array, Any, Any]:
-    """See `Backend.differentiate_rows`: TensorFlow's gradient of tf.gather is a tf.IndexedSlices."""
+    """See `Backend.differentiate_rows`. In TensorFlow, the gradient of tf.gather is already a tf.IndexedSlices."""
     if data is not None:
         reason = "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
         raise backend.lacks("differentiate_rows", reason)
@@ -193,8 +196,8 @@ def differentiate_rows(
 
 
 def _pays(sparse: str, indices: Array, x: Array) -> bool:
-    """Return True if so few rows are read that a sparse gradient pays; see `marking.pays`. An unknown number of reads
-    counts as few."""
+    """Return True if so few rows are read that a sparse gradient is worthwhile; see `marking.pays`. An unknown number
+    of rows counts as few."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 
@@ -202,7 +205,7 @@ def _pays(sparse: str, indices: Array, x: Array) -> bool:
 # ---------------------------------------------------------------------- given gradients
 def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     def joined(*arrays: Array) -> tuple[Array, Callable[[Array], Any]]:
-        with record.stop_recording():  # unrecorded operations may run on the host
+        with record.stop_recording():  # operations that are not recorded may run on the host
             value = forward(*arrays)
 
         def gradient(upstream: Any) -> Any:
@@ -247,9 +250,9 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fn` rewritten by autograph if autograph is on in the surrounding tf.function, else `fn` itself.
+    """Let autograph rewrite `fn`, if it is on in the surrounding tf.function. Otherwise return `fn` itself.
 
-    Autograph does not rewrite the library's functions and the functions that they call, so `user_code` passes `fn` to
+    Autograph does not rewrite functions of islices, nor functions that they call. So this function passes `fn` to
     autograph.
     """
     status = tf.__internal__.autograph.control_status_ctx()

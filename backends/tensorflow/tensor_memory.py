@@ -1,10 +1,10 @@
-"""Share memory between NumPy and TensorFlow: views, tensors over NumPy's memory, copies.
+"""Share memory between NumPy and TensorFlow: NumPy's views of tensors, tensors in NumPy's memory, and copies.
 
-NumPy reads the memory of an eager CPU tensor through the buffer protocol (``tensor.numpy()`` would copy). The protocol
-lacks bfloat16; a bitcast to uint16 shares memory too. In the other direction DLPack shares memory. TensorFlow *aborts
-the process* for memory that does not start at a multiple of 64 bytes, and NumPy exports no read-only memory. So
-unaligned and read-only arrays are first copied into aligned memory. This copy is also faster than `tf.constant`. May
-import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
+NumPy reads the memory of an eager CPU tensor with the buffer protocol, because ``tensor.numpy()`` would copy. The
+protocol does not support bfloat16, but a bitcast to uint16 also shares memory. In the other direction, DLPack shares
+memory. TensorFlow aborts the process if the memory does not start at a multiple of 64 bytes, and NumPy does not export
+read-only memory. So unaligned and read-only arrays are first copied to aligned memory. This copy is also faster than
+`tf.constant`. May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from islices.backend import Array, Host, Opened
 from islices.core.dtypes import as_bits
 from islices.core.host_memory import ALIGNMENT, at_address, copied
 
-#: dtypes that the buffer protocol and DLPack support.
+#: The dtypes that both the buffer protocol and DLPack support.
 PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
 
-#: The number of elements up to which `tf.constant` copies faster.
+#: Up to this number of elements, `tf.constant` copies faster.
 FEW = 256
 
 
@@ -37,27 +37,27 @@ def on_cpu(tensor: Array) -> bool:
 
 
 def plain(x: Array) -> Array:
-    """Return `x`, or the tf.Variable or tensor that `x` wraps if `x` is a Keras variable."""
+    """Return the tf.Variable or tensor inside a Keras variable. Return any other object unchanged."""
     return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 
 def handle(variable: Array) -> Array:
-    """Return the resource of a variable of TensorFlow or Keras, by which a tape identifies the variable."""
+    """Return the resource of a variable of TensorFlow or Keras. Tapes identify variables by their resources."""
     return plain(variable).handle
 
 
 def view(x: Array) -> Host | None:
-    """Return a NumPy view of the memory of a tensor or variable; bfloat16 becomes uint16. Return None if `x` is
-    symbolic, not in host memory, or of a dtype that NumPy lacks.
+    """Return a NumPy view of the memory of a tensor or variable. The view of bfloat16 has the dtype uint16. Return None
+    if `x` is symbolic or not in host memory, or if NumPy does not have its dtype.
 
-    The view of a variable shows the value at the time of the call: a later assignment does not change the view.
+    The view of a variable contains the value at the time of the call. A later assignment does not change it.
     """
     if not isinstance(x, tf.Tensor):
         if not tf.executing_eagerly():
             return None
         with tf.init_scope():  # no tape records this read
             own = plain(x)
-            if is_plain(own):  # after a gather or scatter by rows a read would copy: see `exclusive`
+            if is_plain(own):  # after a gather or scatter of rows, a read would copy (see `shared`)
                 tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
     if tf.is_symbolic_tensor(x) or not on_cpu(x):
@@ -90,7 +90,7 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
 def _is_here(x: Array) -> bool:
     """Return True if x is a tensor or variable of numbers in this process's host memory.
 
-    The result is False for variables with several copies (tf.distribute) and for variables on other servers.
+    Return False for variables with several copies (tf.distribute) and for variables on other servers.
     """
     place = x = plain(x)
     if not isinstance(x, tf.Tensor):
@@ -106,16 +106,16 @@ def _is_here(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Return True if a variable is a single resource, whose shape is known and has at least one dimension."""
+    """Return True if a variable is a single resource, and its shape is known and has at least one dimension."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a writable view of the memory of the variable to which a resource belongs. No other tensor shares the
-    memory until the view is dropped.
+    """Return a writable view of the memory of a resource's variable. As long as the view exists, no other tensor shares
+    this memory.
 
-    A tensor that was read from a variable may share the variable's memory. So this function first scatters an empty
-    list of rows into the variable. If the memory is shared, the scatter gives the variable new memory.
+    A tensor that was read from a variable may share its memory. So this function first scatters zero rows into the
+    variable. If the memory is shared, the scatter gives the variable new memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
@@ -127,11 +127,11 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a view of the memory of the variable to which a resource belongs. Drop the view before anything writes to
+    """Return a view of the memory of a resource's variable. The caller must delete the view before anything writes to
     the variable.
 
-    After a scatter TensorFlow copies on each read of the variable. This function disables the copy for a single read.
-    Raise ValueError if the shape of the variable has changed.
+    After a scatter, TensorFlow makes a copy at each read of the variable. This function prevents the copy for a single
+    read. Raise ValueError if the shape of the variable has changed.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)
@@ -149,7 +149,8 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> Host:
-    """Return `x`, from any device, as a NumPy array; bfloat16 becomes uint16. Raise TypeError for a symbolic tensor."""
+    """Return a tensor from any device as a NumPy array. bfloat16 becomes uint16. Raise TypeError for a symbolic
+    tensor."""
     found = view(x)
     if found is not None:
         return found
@@ -159,8 +160,8 @@ def fetch(x: Array) -> Host:
 
 
 def accept(array: Host) -> Array:
-    """Return an eager CPU tensor on an array's memory, or on a copy if the memory cannot be shared. The caller must not
-    use the array afterwards; uint16 becomes bfloat16."""
+    """Return an eager CPU tensor that shares the memory of an array, or contains a copy if the memory cannot be shared.
+    The caller must not use the array afterwards. uint16 becomes bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         array = copied(array, array.dtype.newbyteorder("="))
@@ -172,7 +173,7 @@ def accept(array: Host) -> Array:
 
 
 def copy(array: Host) -> Array:
-    """Return a new tensor with a copy of an array's values, on the current device; uint16 becomes bfloat16."""
+    """Copy an array to a new tensor on the current device. uint16 becomes bfloat16."""
     array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:

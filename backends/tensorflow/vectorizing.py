@@ -1,7 +1,8 @@
-"""Register converters for operations that tf.vectorized_map does not know and would run in a loop over the members.
+"""Register converters for operations that tf.vectorized_map does not know. Without converters, such operations would
+run in a loop over the members.
 
-Importing this module registers a converter for each operation, unless the installed TensorFlow has one. May import:
-`tensorflow`.
+An import of this module registers a converter for each operation, unless the installed TensorFlow already has one. May
+import: `tensorflow`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _resource_gather(given: Any) -> Any:
-    """Convert a gather from one variable: gather once, with the indices of all members."""
+    """Convert a gather from a variable to a single gather with the indices of all members."""
     if given.get_attr("batch_dims"):
         raise pfor.ConversionNotImplementedError("batch_dims")
     table, indices = given.unstacked_input(0), given.stacked_input(1)
@@ -26,8 +27,8 @@ def _hidden(given: Any) -> Any:
 
 
 def _scatter_nd(given: Any) -> Any:
-    """Convert a scatter: scatter once, with the member as the first coordinate. Each member's additions keep their
-    order."""
+    """Convert a scatter to a single scatter in which the member is the first coordinate. The additions of each member
+    keep their order."""
     given.stack_inputs([0, 1])
     indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
     members = tf.shape(indices, indices.dtype)[0]

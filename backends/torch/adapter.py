@@ -1,8 +1,8 @@
-"""Implement the primitives on torch tensors, for any device.
+"""Implement the backend's primitives for torch tensors on any device.
 
-torch does not check a sparse tensor: indices out of range, or a false is_coalesced, may crash the process or produce
-wrong sums. torch's coalesce() does not always add in order of occurrence. So this module never lets torch compute on a
-sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
+This module never lets torch compute with a sparse tensor, for two reasons. torch does not check sparse tensors, so an
+index out of range or a wrong is_coalesced may crash the process or lead to wrong sums. And torch's coalesce() does not
+always add in order of occurrence. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
 """
 
 # torch's functions are attributes of the class
@@ -37,18 +37,18 @@ from islices.backends.torch.tracers import (
 )
 from islices.core.host_memory import zeros
 
-#: The number of elements (4 MB) from which an optimizer's state is in memory that NumPy allocates, because NumPy
-#: requests pages of 2 MB. A step reads scattered rows, and finding torch's pages of 4 KB takes a tenth of a whole step
-#: (docs/performance.md).
+#: An array of an optimizer's state with at least this many elements (4 MB) is in memory that NumPy allocates, because
+#: NumPy requests pages of 2 MB. A step reads scattered rows. With torch's pages of 4 KB, address translation would take
+#: a tenth of the step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
-#: The dtypes that NumPy can view -> their names. Of bfloat16 NumPy views the bits.
+#: dtype that NumPy can view -> its name. For bfloat16, NumPy views the bits.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
-#: The number of bytes of the largest element.
+#: The size in bytes of the largest element.
 LONGEST = 8
-#: The number of float64 elements of a block. A block fits into the caches; for more elements torch would wake other
+#: The number of float64 elements in a block. A block fits into the caches. For larger blocks, torch would wake other
 #: threads for every operation.
 BLOCK = 1 << 15
 
@@ -347,10 +347,10 @@ class TorchBackend(Backend):
 
 
 def _view(x: Tensor) -> Host:
-    """Return a NumPy view of a tensor in CPU memory; bfloat16 becomes uint16.
+    """Return a NumPy view of a tensor in CPU memory. The view of a bfloat16 tensor has the dtype uint16.
 
-    Raise TypeError or RuntimeError if NumPy lacks the dtype. The same errors are raised if the tensor is not in CPU
-    memory, is wrapped by a transform, or has its negative bit set.
+    Raise TypeError or RuntimeError if NumPy cannot view the tensor. NumPy cannot view a tensor with an unknown dtype,
+    outside of CPU memory, wrapped by a transform, or with the negative bit set.
     """
     if x.requires_grad:
         x = x.detach()
@@ -368,13 +368,14 @@ def _checked_view(x: Tensor) -> Host | None:
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the parts of a sparse tensor like `TorchBackend.from_native`, but faster and with NumPy views.
+    """Return the parts of a sparse tensor with NumPy views. This function does the same as `TorchBackend.from_native`,
+    but faster.
 
-    The parts contain a view of the indices, and None in place of the tensor of indices. Making that tensor would take
-    as long as all views together.
+    The parts contain a NumPy view of the indices, and None in place of the tensor of indices. To make that tensor would
+    take as long as to make all views.
 
-    Return None if NumPy cannot view the values or indices, if a storage was freed, or if there are 0 or several sparse
-    dimensions. The caller has checked that the tensor requires no gradient.
+    Return None if NumPy cannot view the values or indices, if a storage was freed, or if the number of sparse
+    dimensions is not 1. The caller must check that the tensor does not require a gradient.
     """
     values, indices = x._values(), x._indices()
     try:
@@ -394,13 +395,14 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 
 
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
-    """Return the dtypes, shapes and NumPy views of plain tensors as a `Look`, collected in one pass.
+    """Return a `Look` with the dtypes, shapes and NumPy views of plain tensors. A single loop collects all of them.
 
-    Return None if a mode or transform is active, if autograd records one of the tensors, or if NumPy cannot view one of
-    the tensors.
+    Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if
+    autograd records operations on one of them.
 
-    `written` is True if the caller will write to the tensors. Then tensors may require gradients, but each tensor must
-    be contiguous, lie completely within its storage, and be no inference tensor.
+    If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But each tensor
+    must be contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result
+    is None.
     """
     if not plain_eager():
         return None
@@ -429,15 +431,15 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
 
 
 def _holds_anywhere(mask: Tensor) -> bool:
-    """Return True if a mask is True anywhere, also if torch.func wraps the mask. Return False if the mask's values are
-    unknown, for example on the device meta."""
+    """Return True if any element of a mask is True, even if torch.func wraps the mask. Return False if the values of
+    the mask are unknown, for example on the device meta."""
     while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError if a tensor's values cannot be read: the tensor is fake, on the device meta, mapped by
+    """Raise TypeError if a tensor's values cannot be read, because the tensor is fake, on the device meta, mapped by
     torch.func.vmap, or recorded by a tracer."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
@@ -464,13 +466,14 @@ def shares_elements(x: Tensor) -> bool:
 
 
 def check_inference(x: Tensor, argument: str) -> None:
-    """Raise ValueError for an inference tensor outside of inference mode, where torch does not write to the tensor."""
+    """Raise ValueError for an inference tensor outside of inference mode, because torch does not allow writes to it
+    there."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
 def _check_storage(x: Tensor) -> None:
-    """Raise ValueError for a tensor whose storage was freed, for example by FSDP. Reading the tensor would end the
+    """Raise ValueError if a tensor's storage was freed, as FSDP does. A read of such a tensor would crash the
     process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()

@@ -1,4 +1,4 @@
-"""Define a torch.amp.GradScaler that finds overflow in the sums of duplicate rows of sparse gradients."""
+"""Define a torch.amp.GradScaler that also detects overflow in the sums of duplicate rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from islices.core.rows import coalesce
 class GradScaler(torch.amp.GradScaler):
     """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
-    torch's class sums duplicates only in float16. If finite duplicates in float32 or bfloat16 have an infinite sum,
-    torch's class misses the overflow, and the step writes infinity into the table.
+    torch's class sums duplicates only if they are float16. In float32 or bfloat16, finite duplicates may have an
+    infinite sum. torch's class does not detect this overflow, and the step writes infinity to the table.
 
     Notes
     -----
-    Arguments, state and use are those of torch's class. Sparse gradients of the optimizer become coalesced; duplicates
-    are summed in order of occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16
-    gradients and keeps their type, so unscaled values below 3e-8 become 0. If you do not call ``unscale_``, the step
-    unscales float16 gradients in float32. SPEC clauses 3, 4 and 16.
+    Use this class like torch's class; arguments and state are the same. The scaler coalesces the sparse gradients of
+    the optimizer, and sums duplicates in order of occurrence. For optimizers of `islices.backends.torch.optim`,
+    ``unscale_`` also accepts float16 gradients. These gradients stay float16, so unscaled values below 3e-8 become 0.
+    If you do not call ``unscale_``, the step unscales float16 gradients in float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------
@@ -39,11 +39,10 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """Sum duplicates, then unscale as torch does. The methods `unscale_` and `step` of torch's class call this
-        method.
+        """Sum duplicates, and then unscale as torch does. torch's methods `unscale_` and `step` call this method.
 
-        If a sparse gradient is invalid (an index out of range, for example), this method raises TypeError, ValueError
-        or IndexError, and changes no gradient. The message names the parameter.
+        If a sparse gradient is invalid, for example because an index is out of range, raise TypeError, ValueError or
+        IndexError. Then no gradient is changed. The message contains the parameter's name.
         """
         summed = []
         for number, group in enumerate(optimizer.param_groups):

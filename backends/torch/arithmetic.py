@@ -1,8 +1,8 @@
-"""Correct the rounding and the order of torch's arithmetic, as SPEC clauses 3 and 20 require.
+"""Correct the rounding of torch's arithmetic and its order of additions, as SPEC clauses 3 and 20 require.
 
-In torch 2.13, sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results.
-``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA. index_add_ adds in order of
-occurrence only on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
+In torch 2.13, 17 % of the results of sqrt in float32, and 1 % in float64, are wrong by one unit in the last place.
+torch computes ``float / tensor``, and on CUDA also ``tensor / float``, as a product with the reciprocal. index_add_
+adds in order of occurrence only on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
 
-#: The range of inputs that need no scaling, and the scale. Outside this range the remainder of a square would be
-#: subnormal or overflow.
+#: The range of inputs that need no scaling, and the scale for other inputs. Without scaling, their remainder would be
+#: subnormal or would overflow.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
 #: The constant that splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
 SPLITTER = 2.0**27 + 1.0
 
 
 def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Wrap a function of two tensors, so that one of the two arguments may be a Python number.
+    """Wrap a function of two tensors, so that one of the arguments may also be a Python number.
 
-    The wrapper converts the number to a tensor, because torch divides by a number and by a tensor differently.
+    The wrapper converts the number to a tensor, because torch divides by a number in a different way.
     """
 
     def call(a: Any, b: Any) -> Tensor:
@@ -40,10 +40,10 @@ def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any,
 
 
 def rounded_sqrt(x: Tensor) -> Tensor:
-    """Return the correctly rounded square root.
+    """Return the correctly rounded square root of each element.
 
-    For float64, torch's root is corrected with the difference between `x` and the root's square. For other dtypes
-    torch's float64 root is rounded to the dtype.
+    For float64, this function computes the difference between `x` and the square of torch's root, and corrects the
+    root. For other dtypes, this function rounds torch's float64 root to the dtype.
     """
     if x.dtype is not torch.float64:  # rounding removes the float64 root's error in the last place
         return x.double().sqrt().to(x.dtype)
@@ -55,8 +55,8 @@ def rounded_sqrt(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, root: Tensor) -> Tensor:
-    """Return the correction to add to torch's float64 root of `x`. The correction is at most one unit in the last
-    place, and 0 for the roots 0, inf and NaN."""
+    """Return the correction that must be added to torch's float64 root of `x`. The correction is at most one unit in
+    the last place, and 0 for the roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
     lower = root - upper
@@ -68,10 +68,11 @@ def _shift(x: Tensor, root: Tensor) -> Tensor:
 
 
 def in_bags(values: Tensor) -> bool:
-    """Return True if the caller should sum these rows with `sum_bags`. On the CPU `sum_bags` is fast only for float32.
+    """Return True if the caller should use `sum_bags` to sum these rows. On the CPU, `sum_bags` is fast only for
+    float32.
 
-    The result is False in forward mode, and if `values` requires a gradient. The function embedding_bag, which
-    `sum_bags` calls, has no forward-mode rule and no second derivative in torch.
+    Return False in forward mode, or if `values` requires a gradient. `sum_bags` calls embedding_bag, for which torch
+    has no forward-mode rule and no second derivative.
     """
     if in_forward_mode():
         return False
@@ -80,11 +81,10 @@ def in_bags(values: Tensor) -> bool:
 
 
 def sum_bags(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (sums, ids): for each distinct index, in ascending order, the sum of the index's rows of `values`, added
-    left to right.
+    """Sum the rows of `values` that have the same index, from left to right. Return (sums, distinct indices in
+    ascending order).
 
-    torch's embedding_bag computes the sums. On the CPU and on CUDA, one thread of embedding_bag adds all members of a
-    bag in order.
+    torch's embedding_bag computes the sums. On the CPU and on CUDA, a single thread adds all rows of a bag in order.
     """
     ordered, order = torch.sort(indices, stable=True)
     first = torch.ones(len(indices), dtype=torch.bool, device=indices.device)

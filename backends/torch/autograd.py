@@ -1,7 +1,8 @@
-"""Differentiate with respect to looked-up rows, and define functions with custom gradients, in torch's autograd.
+"""Use torch's autograd to differentiate with respect to looked-up rows, and to define functions with custom gradients.
 
-Rows are read outside the graph and become leaves of the graph, so autograd stops at the rows. The table is not part of
-the graph, and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+A lookup reads rows outside of the graph, and the rows become leaves of the graph. So the table is not part of the
+graph, and autograd computes no gradient of the table's size. May import: `torch`, `islices.backend`,
+`islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from islices.backend import (
 )
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
-#: True within a differentiation, where the gradients of a nested differentiation must be differentiable.
+#: True within a differentiation. The gradients of a nested differentiation must then be differentiable.
 nested: ContextVar[bool] = ContextVar("islices_torch_nested", default=False)
 
 
-#: A tensor, its version and its name in messages.
+#: (a tensor, its version, its name in error messages)
 Noted = tuple[Tensor, int, str]
 
 
 class LookupRecorder(TapeRecorder):
-    """A recorder of the lookups in one table during a differentiation."""
+    """An object that records the lookups in one table during a differentiation."""
 
     def __init__(self, backend: Backend, source: Source, noted: list[Noted]) -> None:
         super().__init__(backend)
@@ -53,12 +54,12 @@ class LookupRecorder(TapeRecorder):
                 "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
                 "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
             )
-        if self.state == "backward":  # torch.utils.checkpoint reruns parts of fn, and only needs the results
+        if self.state == "backward":  # torch.utils.checkpoint reruns parts of fn, and needs only the results
             with torch.no_grad():
                 rows = read(self.source.weights, ids)
             return rows.requires_grad_() if torch.is_grad_enabled() else rows
         rows = self._read(ids, extras, static, read)
-        if not torch.is_grad_enabled():  # within torch.no_grad, rows count as constants
+        if not torch.is_grad_enabled():  # within torch.no_grad, rows are constants
             _refuse_reentrant_checkpoint()
             return rows
         # rows of an outer differentiation are part of its graph, so this differentiation uses a view of the rows
@@ -82,7 +83,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if `fn` changed one of the noted tensors in place, because gradients would then be wrong."""
+    """Raise TypeError if `fn` has changed one of the noted tensors in place, because the gradients would be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(
@@ -94,8 +95,8 @@ def _check_unchanged(noted: Sequence[Noted]) -> None:
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
 ) -> Differentiated:
-    """See `Backend.differentiate`. If `keep_sparse` is True, the variables' gradients stay as torch returns them: None,
-    dense or sparse tensors."""
+    """See `Backend.differentiate`. If `keep_sparse` is True, return the variables' gradients as torch does: as dense
+    tensors, sparse tensors or None."""
     if in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
@@ -127,10 +128,10 @@ def differentiate(
 
 
 def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
-    """Return the gradients of rows, and copy each that shares CPU memory with a variable's gradient.
+    """Return the gradients of rows. Copy each gradient that shares CPU memory with the gradient of a variable.
 
-    For the sum of rows and a variable, autograd passes the same tensor to both. The caller may change the variables'
-    gradients in place before the rows' gradients are read.
+    If a loss uses the sum of rows and a variable, autograd returns the same tensor as the gradient of both. The caller
+    may change the variable's gradient in place before the gradient of the rows is read.
     """
     if not upstreams:
         return []
@@ -139,8 +140,8 @@ def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
 
 
 def _refuse_reentrant_checkpoint() -> None:
-    """Raise NotImplementedError if a lookup runs in reentrant checkpointing. Checkpointing of this kind records the
-    function only in the backward pass, too late for a lookup."""
+    """Raise NotImplementedError if a lookup runs within reentrant checkpointing. Reentrant checkpointing records the
+    function only in the backward pass, which is too late for a lookup."""
     checkpointing = sys.modules.get("torch.utils.checkpoint")
     if checkpointing is None:
         return
@@ -156,8 +157,7 @@ def _refuse_reentrant_checkpoint() -> None:
 
 
 def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
-    """Raise NotImplementedError if a tensor has a forward-mode tangent, because detached leaves would lose the
-    tangent."""
+    """Raise NotImplementedError if a tensor has a forward-mode tangent, because `detach` would remove the tangent."""
     if any(map(has_tangent, tensors)):
         raise NotImplementedError(
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
@@ -168,11 +168,11 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
     """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
-    A leaf that requires a gradient and is passed once stays the same object. Autograd would add the gradients of a
-    variable passed twice, and of a variable computed from another one. Detached tensors on the same memory replace
-    these variables and those that require no gradient; an inference tensor is copied.
+    A leaf that requires a gradient and is passed only once stays the same object. For a variable that is passed twice,
+    or is computed from another variable, autograd would add gradients. So `fn` gets a detached tensor with the same
+    memory instead, and also instead of a variable that requires no gradient. An inference tensor is copied.
 
-    In a nested call (`inner`) a view replaces each variable that requires a gradient. Otherwise the gradient would
+    In a nested call (`inner`), `fn` gets views of the variables that require a gradient. Otherwise the gradient would
     include uses of the variable outside of `fn`.
     """
     times = Counter(map(id, variables))
@@ -187,7 +187,7 @@ def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
 
 
 def _recordable(x: Tensor) -> Tensor:
-    """Return x, or a copy of x if x is an inference tensor, because autograd raises on inference tensors."""
+    """Return x. If x is an inference tensor, return a copy, because autograd raises errors for inference tensors."""
     return x.clone() if x.is_inference() else x
 
 
@@ -201,7 +201,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor], *, create_graph: bool, keep_s
 
 
 def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
-    """Return a gradient of `x` as a dense tensor. None, the gradient of an unused tensor, becomes zeros."""
+    """Convert a gradient of `x` to a dense tensor. None, which is the gradient of an unused tensor, becomes zeros."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 

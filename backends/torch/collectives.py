@@ -1,11 +1,12 @@
 """Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, or nccl on GPUs.
 
-All pairs of ranks exchange messages at once (isend and irecv), and messages are not padded. gloo's all_gather raises on
-unequal lengths. Padding all parts to one length multiplies the bytes that all_gather sends, by up to the number of
-ranks. gloo's broadcasts and all_to_all_single send the same bytes as the pairs, but do not show which rank is missing.
+Each pair of ranks exchanges messages with isend and irecv, all pairs at the same time, and messages are not padded. The
+collectives of gloo are worse. all_gather raises an error if the lengths are unequal. If messages are padded to one
+length, all_gather may send R times as many bytes for R ranks. broadcast and all_to_all_single send the same number of
+bytes as pairs, but their errors do not show which rank is missing.
 
-Four ranks on two cores over loopback took these times, in ms, for 256 B each | 8 MB each | 8 MB from one rank and 1 kB
-from the others:
+Four ranks on two cores, connected by loopback, needed the following times in ms. The columns are 256 B from each rank,
+8 MB from each rank, and 8 MB from one rank with 1 kB from each other rank:
 
 - padded all_gather: 4.0 | 85 | 85
 - broadcasts: 4.0 | 28 | 11
@@ -28,15 +29,15 @@ import torch.distributed as dist
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-#: The tag that separates these messages from the user's, whose tag is 0 by default. Only gloo has tags, nccl has none.
+#: The tag of these messages. Messages of the user have the tag 0 by default. nccl ignores tags.
 TAG = 0x15C5
 
-#: process group -> its TorchGroup. All callers share the group's errors and counts of bytes.
+#: process group -> its TorchGroup. All callers share this object, so they share its errors and its traffic.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all ranks. Raise RuntimeError if this process has not called init_process_group.
+    """Return the group of all ranks. If this process has not called init_process_group, raise RuntimeError.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -54,10 +55,10 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """Return the group of a ProcessGroup or of a one-dimensional DeviceMesh, or None for another object.
+    """Return the group for a ProcessGroup or a one-dimensional DeviceMesh. Return None for any other object.
 
-    Raise ValueError for a DeviceMesh of several dimensions. If `timeout` is not None, it becomes the group's timeout in
-    seconds.
+    Raise ValueError for a DeviceMesh with several dimensions. If `timeout` is not None, it becomes the group's timeout
+    in seconds.
     """
     if not dist.is_available():
         return None
@@ -82,8 +83,8 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """An error of torch.distributed. The message lacks torch's source location and advice. `ranks` contains the other
-    rank of the failed transfer, or nothing for nccl."""
+    """An error of torch.distributed, without the source location and the advice in torch's message. `ranks` contains
+    the other rank of the transfer that failed. For nccl, `ranks` is empty."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))
@@ -91,13 +92,13 @@ class _EngineError(RuntimeError):
 
 
 class TorchGroup(Group):
-    """The ranks of a process group. The group's CPU backend sends the bytes, or the GPU's backend if the group has no
-    CPU backend.
+    """The ranks of a process group. The group's CPU backend sends the bytes. If the group has no CPU backend, its GPU
+    backend does.
 
-    The default timeout is that of the process group (``init_process_group(timeout=)``). If nccl is the only backend,
-    the bytes are copied to the current CUDA device and back. nccl's watchdog ends the process if a rank is late; with
-    ``TORCH_NCCL_BLOCKING_WAIT=1`` nccl raises an error. So a process group with the backends "cpu:gloo,cuda:nccl" is
-    better. The code for nccl follows torch's documentation, and has not been run.
+    The default timeout is the timeout of the process group (``init_process_group(timeout=)``). If nccl is the only
+    backend, the bytes are copied to the current CUDA device and back. If a rank is late, nccl's watchdog ends the
+    process, or nccl raises an error if ``TORCH_NCCL_BLOCKING_WAIT=1`` is set. So a process group with the backends
+    "cpu:gloo,cuda:nccl" is better. The code for nccl was written from torch's documentation, and has not been run.
     """
 
     def __init__(self, process_group: Any) -> None:
@@ -106,8 +107,8 @@ class TorchGroup(Group):
         device = "cpu" if "cpu" in engines else next(iter(engines))
         self.engine = f"torch.distributed ({engines[device]})"
         self.timeout: float | None = None
-        #: The started sends and receives, each with its ranks. After a failure the remaining ones continue, so that
-        #: healthy ranks do not wait for this rank instead of the failed one.
+        #: The sends and receives that have been started, each with its ranks. After a failure the others continue, so
+        #: that healthy ranks get their data and do not report this rank as missing.
         self._pending: list[tuple[Any, tuple[int, ...]]] = []
         self._device = torch.device(device)  # without a device number, the current device
         self._process_group = weakref.ref(process_group)  # a weak reference, so that the process group can end first
@@ -115,7 +116,7 @@ class TorchGroup(Group):
 
     @property
     def process_group(self) -> Any:
-        """Return torch's process group; raise RuntimeError after it has been destroyed."""
+        """Return torch's process group. Raise RuntimeError if the process group has been destroyed."""
         found = self._process_group()
         if found is None:
             raise RuntimeError(f"{self.engine}: this process group has been destroyed")
@@ -129,8 +130,8 @@ class TorchGroup(Group):
             writable = part if part.flags.writeable else part.copy()
             staged[id(part)] = torch.from_numpy(writable).to(self._device)
         outs = {r: self._empty(lengths[r]) for r in others if lengths[r]}
-        # wait in this order: if a rank dies during a transfer, gloo mostly reports the death at once to ranks that send
-        # to it, but only after the timeout to ranks that receive from it
+        # Wait for sends first. If a rank dies during a transfer, gloo usually reports this immediately to ranks that
+        # send to it, but only after the timeout to ranks that receive from it.
         sends = [(dist.isend, staged[id(parts[r])], r) for r in to]
         self._run([*sends, *((dist.irecv, out, r) for r, out in outs.items())])
         nothing = np.empty(0, np.uint8)
@@ -144,10 +145,10 @@ class TorchGroup(Group):
         return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
-        """Start all sends and receives, and wait until all are done. A move is (isend or irecv, the tensor, the other
-        rank).
+        """Start all sends and receives, and wait until all are done. Each item of `moves` is (isend or irecv, the
+        tensor, the other rank).
 
-        Raise `_EngineError` for the first move that fails.
+        Raise `_EngineError` for the first send or receive that fails.
         """
         group = self.process_group
         failed: list[_EngineError] = []

@@ -1,8 +1,8 @@
 """Average the row-sparse gradients of a DistributedDataParallel with `islices.distributed.all_reduce`.
 
-DDP calls a communication hook with one bucket of gradients at a time, during the backward pass. A bucket contains
-either dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same on
-every rank. The hook's result replaces the bucket's gradients. May import: `torch`, the core.
+During the backward pass, DDP calls a communication hook for one bucket of gradients after the other. A bucket contains
+either several dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same
+on every rank. DDP replaces the gradients of the bucket by the hook's result. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def register_ddp_hook(
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-        The model. DDP accepts only one communication hook per model.
+        The model. A model can have only one communication hook.
     dense : {"ddp", "islices"} or communication hook
-        The reduction of dense gradients. "ddp" computes the same bits as DDP without a hook. "islices" uses
-        `all_reduce`, whose bits do not depend on the engine. A communication hook of DDP, such as torch's
-        fp16_compress_hook, gets the process group and each dense bucket.
+        Defines how dense gradients are averaged. "ddp" computes the same bits as DDP without a hook. "islices" uses
+        `all_reduce`, whose bits do not depend on the engine. You may also pass a communication hook of DDP, such as
+        torch's fp16_compress_hook, which then gets the process group and each dense bucket.
     strategy
-        The strategy of `islices.distributed.all_reduce`.
+        The argument ``strategy`` of `islices.distributed.all_reduce`.
 
     Raises
     ------
@@ -51,10 +51,10 @@ def register_ddp_hook(
 
     Notes
     -----
-    Every rank must call this function. After the backward pass each sparse gradient has the bits of
-    ``all_reduce(gradient, "mean")``, is coalesced, and is the same on every rank. If a rank fails, the backward pass of
-    the other ranks raises RankError. DDP requires that each rank's loss depends on every sparse layer in every step. A
-    rank without rows of a table must look up an empty array of ids. SPEC clause 25.
+    Every rank must call this function. After the backward pass, each sparse gradient is coalesced, is the same on every
+    rank, and has the same bits as ``all_reduce(gradient, "mean")``. If a rank fails, the backward pass raises RankError
+    on all other ranks. DDP requires that the loss of each rank depends on every sparse layer in every step. So a rank
+    that needs no rows of a table must look up an empty array of ids. SPEC clause 25.
 
     Examples
     --------
@@ -93,8 +93,8 @@ def register_ddp_hook(
 
 
 def _as_ddp(group: Any, gradients: torch.Tensor) -> Any:
-    """Return a Future of the gradients, reduced as DDP does without a hook: multiplied by 1 / number of ranks, then
-    added."""
+    """Average gradients as DDP does without a hook: multiply them by 1 / number of ranks, and then add them. Return a
+    Future."""
     gradients.mul_(1.0 / group.size())
     work: Any = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

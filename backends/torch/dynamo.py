@@ -1,10 +1,10 @@
-"""Make torch.compile turn calls of islices into nodes of the compiled graph, or run the calls eagerly.
+"""Make torch.compile convert calls of islices to nodes of the compiled graph, or run them eagerly.
 
-Dynamo would trace the library's Python code, registry and execution modes included, with very many guards. Dynamo has a
-list of folders whose code it skips. This module adds the library to the list, except the modules of `TRACED`. The list
-also gets the packages that compile kernels, numba and llvmlite. `islices.backends.torch.in_graphs` defines the calls
-that become nodes of a graph. The list is extended at once if Dynamo has been imported already, and otherwise when
-Dynamo is imported. An import of Dynamo here would cost every user of torch a second.
+Without this module, Dynamo would trace all Python code of islices, such as the registry, and make very many guards. But
+Dynamo has a list of folders whose code it skips. This module adds the folders of islices to this list, except the
+modules in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too.
+`islices.backends.torch.in_graphs` defines which calls become nodes of a graph. If Dynamo has not been imported yet, the
+list is extended as soon as it is. This module does not import Dynamo, because that takes a second.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 DYNAMO = "torch._dynamo"
-#: The modules of the library that Dynamo traces.
+#: The modules of islices that Dynamo traces.
 TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")
 COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: Any) -> Callable[..., Any]:
-    """Return a copy of `fn`, compiled by torch.compile. The copy has a separate code object.
+    """Compile a copy of `fn` with torch.compile. The copy has a separate code object.
 
-    Dynamo counts recompilations per code object, and stops compiling a code object after inputs of several shapes or
-    types.
+    Dynamo counts how often it compiles a code object. After inputs with several shapes or types, it compiles this code
+    object no more.
     """
     import torch
 
@@ -46,10 +46,11 @@ def forget() -> None:
 
 
 def shield() -> None:
-    """Make Dynamo skip the library's code, except the modules of `TRACED`. If torch has the required hooks, calls of
-    the library also become graph nodes.
+    """Make Dynamo skip the code of islices, except the modules in `TRACED`. If torch has the required hooks, also make
+    calls of islices nodes of graphs.
 
-    If Dynamo is not imported yet, both changes take effect when Dynamo is imported. Further calls change nothing.
+    If Dynamo has not been imported yet, both changes are made as soon as Dynamo is imported. Further calls have no
+    effect.
     """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
         _teach()
@@ -75,8 +76,8 @@ def _teach() -> None:
 
 
 def _modules(package: str) -> Iterator[str]:
-    """Yield the names of a package's modules and packages, except the modules that Dynamo traces. In place of a package
-    that contains a traced module, yield the package's other modules."""
+    """Yield the names of a package's modules and subpackages, except modules that Dynamo traces. For a subpackage that
+    contains a traced module, yield its other modules one by one."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if any(name.startswith(f"{found.name}.") for name in TRACED):
             yield from _modules(found.name)
@@ -85,7 +86,8 @@ def _modules(package: str) -> Iterator[str]:
 
 
 class _WhenImported(MetaPathFinder, Loader):
-    """An import hook that lets the other finders import Dynamo, and then adds the library's rules to Dynamo."""
+    """An import hook that waits until other finders have imported Dynamo, and then adds the rules of islices to
+    Dynamo."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,16 +1,16 @@
-"""Hook the embedding layers of torch models: record the layers' lookups, and the gradients of the layers' outputs.
+"""Record the lookups of a torch model's embedding layers, and the gradients of the layers' outputs, with hooks.
 
-Two hooks of a layer delimit its forward pass. Between the hooks this module sees calls of torch.nn.functional.embedding
-and embedding_bag with the layer's weight. In an nn.Linear that shares the weight (an output layer) this module also
-sees calls of linear. Hooks on the results of these calls receive the results' gradients. So a layer with a custom
-forward (scaled, positional, LoRA) may change ids before a call and rows after it. The layer computes the same results
-and the same dense or sparse gradient as without hooks. The output of a frozen layer is made to require a gradient, and
-the weights still require none, so no table-sized gradient exists.
+One hook runs before the layer's forward pass, and one after it. In between, a torch function mode sees all calls of
+torch.nn.functional.embedding and embedding_bag with the layer's weight. If an nn.Linear shares the weight, as output
+layers do, the mode also sees its call of linear. Hooks on the results of these calls receive the results' gradients. So
+a layer with a custom forward (scaled, positional, LoRA) may change ids before the call, and rows after it. The layer
+still computes the same results and the same dense or sparse gradient as without hooks. If a layer is frozen, only its
+output requires a gradient, not its weights, so autograd computes no gradient of the table's size.
 
-Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is the
-gradient of the captured uses. If nothing else uses the weights, the gradient of the weights is the same tensor object.
-`Aliases` compares the two objects, and so detects uses that the captured gradient misses. May import: `torch`, the
-core, `islices.backends.torch.tracers`.
+Captured calls get an alias of the weights, which is an identity operation in the graph (`Alias`). The gradient of the
+alias is the sum over all captured calls. If nothing else uses the weights, the gradient of the weights is the same
+tensor object. So `Aliases` compares both objects to detect uses that were not captured. May import: `torch`, the core,
+`islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
             hook = LayerHook(name, aliases)
             context.callback(hook.close)
             context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
-            # prepended, because the model's hooks may change the output; of nested captures, the outermost one sees a
-            # call first
+            # This hook runs before the model's hooks, because they may change the output. If captures are nested, the
+            # outermost one sees a call first.
             after = layer.register_forward_hook(hook.after, prepend=True, always_call=True)
             context.callback(after.remove)
         yield weights
 
 
-#: The error of a capture inside compiled code.
+#: The message of the error that a capture in compiled code raises.
 INSIDE = (
     "capture: got a call inside a function that torch.compile compiles, where layers run no hooks; accepted is a "
     "`with` block around the call of the compiled function, which runs as Python within it"
@@ -68,7 +68,7 @@ INSIDE = (
 
 
 def is_compiled() -> bool:
-    """Return True if the caller runs inside a function that torch.compile compiled, or between two graphs of such a
+    """Return True if the caller runs in a function that torch.compile has compiled, or between two graphs of such a
     function."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
@@ -76,11 +76,11 @@ def is_compiled() -> bool:
 
 
 class _Eager:
-    """A context that makes compiled functions run as Python while any capture is open, because compiled code would run
-    no hooks.
+    """A context in which compiled functions run as ordinary Python code, because compiled code would not run the hooks.
+    The effect ends when the last open capture ends.
 
-    Entering the context inside compiled code raises RuntimeError. The context needs torch 2.6 or later, and has no
-    effect if Dynamo is not imported yet.
+    If compiled code enters the context, it raises RuntimeError. The context has no effect before torch 2.6, or if
+    Dynamo has not been imported yet.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The two forward hooks of one layer. Between the two hooks `Watch` sees the functional calls that the layer makes.
+    """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer.
 
     If the model is copied or saved during a capture, the hooks of the copy do nothing.
     """
@@ -145,8 +145,8 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """A mode that watches a layer's forward pass. The mode records the lookups and products that functional calls
-    compute with the layer's weight, and passes the weight's alias to these calls."""
+    """A torch function mode for the forward pass of a layer. The mode records each lookup and each product that uses
+    the layer's weight, and passes an alias of the weight to it."""
 
     def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Watch(TorchFunctionMode):
         given = SIGNATURES[func].bind(*args, **kwargs)
         given.apply_defaults()
         options, weight = given.arguments, given.arguments["weight"]
-        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # another capture's alias, maybe
+        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # another capture's alias
             return func(*args, **kwargs)
         self.seen = True
         output = func(**{**options, "weight": self.aliases.of(self.name, weight)})
@@ -179,9 +179,9 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor) -> Tensor:
-    """Append `use` to `uses`, and return the output with a hook that adds the output's gradient to `use.upstream`.
+    """Append `use` to `uses`, and return the output with a hook. The hook adds the output's gradient to `use.upstream`.
 
-    The output of a frozen layer becomes part of a graph, so that the output has a gradient.
+    If the layer is frozen, its output becomes part of a graph, so that it gets a gradient.
     """
     if in_functorch():
         raise NotImplementedError(
@@ -204,8 +204,8 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor)
 
 
 class FrozenOutput(torch.autograd.Function):
-    """An autograd function that makes a frozen layer's output part of a graph. The output may still be changed in
-    place, and no tensor gets a .grad."""
+    """An autograd function that makes the output of a frozen layer part of a graph. Users may still change the output
+    in place, and no tensor gets a .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
@@ -219,13 +219,13 @@ class FrozenOutput(torch.autograd.Function):
 
 # ---------------------------------------------------------------------- the weights
 class Alias(torch.autograd.Function):
-    """An autograd function that returns an alias of the weights. The gradient of the alias is the gradient of the
-    captured uses; the backward pass stores it in ``running.captured``."""
+    """An autograd function that returns an alias of the weights. The backward pass stores the gradient of the alias,
+    which comes from all captured uses, in ``running.captured``."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, running: threading.local) -> Tensor:
         ctx.running = running
-        return weight.detach()  # no view, because in-place changes would break it
+        return weight.detach()  # not a view, because in-place changes would break a view
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -237,7 +237,7 @@ _aliasing = Lock()
 
 
 class Aliases:
-    """The aliases of the weights in one capture. Captured layers read each weight through its alias."""
+    """The aliases of all weights in one capture. Captured layers use the alias in place of the weight."""
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
@@ -254,14 +254,14 @@ class Aliases:
                 running = threading.local()  # a backward pass uses a separate thread for each device
 
                 def arrived(gradient: Tensor) -> None:
-                    """Append an `OtherUse` if the weight's gradient is not the same object as the gradient of the
-                    weight's captured uses."""
+                    """Append an `OtherUse` if the gradient of the weight is not the same object as the gradient of the
+                    captured uses."""
                     if running.__dict__.pop("captured", None) is not gradient:
                         self.uses.append(OtherUse(name, "were used beside the layers that are captured"))
 
                 before = dict(weight._backward_hooks or {})
                 self.handles.append(weight.register_hook(arrived))
-                # the model's hooks may change the gradient, so they are registered again to run after this one
+                # the model's hooks may change the gradient, so they are registered again and run after this hook
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
@@ -278,8 +278,8 @@ class Aliases:
 
 # ---------------------------------------------------------------------- what was looked up
 def _kept(x: Tensor | None) -> Any:
-    """Return a detached copy of x, or None for None. The caller may reuse the memory for the next batch before the
-    gradients are read."""
+    """Return a detached copy of x, because the user may reuse its memory for the next batch before the gradients are
+    read. If x is None, return None."""
     return None if x is None else x.detach().clone()
 
 

@@ -1,8 +1,8 @@
 """Define the functions that Dynamo traces in place of functions of islices.
 
 Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
-Dynamo must trace the user's function. All other calls of islices, and calls whose result a graph cannot represent, are
-graph breaks and run eagerly. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
+Dynamo must trace the user's function. All other calls of islices are graph breaks and run eagerly, and so are calls
+whose result a graph cannot represent. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
 
-# name -> node; `substitute` fills it, and registers the types in which Dynamo sees tensors and constants
+# name -> node. `substitute` fills this dict, and registers the types that Dynamo uses for tensors and constants.
 _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Make Dynamo trace the functions of this module in place of those of islices. Only the first call has an effect.
+    """Make Dynamo trace the functions of this module in place of functions of islices. Only the first call has an
+    effect.
 
-    The caller has checked that torch has the required hooks.
+    The caller must check that torch has the required hooks.
     """
     if _nodes:
         return
@@ -56,7 +57,7 @@ def substitute() -> None:
     substitutes: dict[Any, Callable[..., Any]] = {
         **{node.function: _as_node(_nodes[node.name]) for node in PUBLIC},
         slots._values_of: values_of,
-        # Dynamo inlines the substitute of a method, and then substitutes the functions that it calls
+        # Dynamo inlines the substitute of a method, and also substitutes functions that this substitute calls
         Optimizer.step: step,
         optimizer.step_tables: step_tables,
         vars(IndexedSlices)["values"].fget: _values,
@@ -74,8 +75,8 @@ def substitute() -> None:
 
 
 def _slots_in(s: IndexedSlices) -> Any:
-    """Return the slots of slices whose values are computed on first use, else None. Dynamo does not trace
-    `islices.core.slots.slots_in`, which returns the same."""
+    """Return the slots if the values of the slices are computed only on first use, else None.
+    `islices.core.slots.slots_in` does the same, but Dynamo does not trace it."""
     values: Any = s._values
     return values.slots if isinstance(values, SlotValues) else None
 
@@ -121,7 +122,7 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
-    s = object.__new__(IndexedSlices)  # built from its parts, by calls that Dynamo can trace
+    s = object.__new__(IndexedSlices)  # made only by calls that Dynamo can trace
     held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
     for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
@@ -149,8 +150,8 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a node. A graph cannot contain None: `NOTHING` replaces None among the arguments, and None replaces each
-    tensor of dtype `ABSENT` among the results."""
+    """Call a node. A graph cannot contain None. So this function replaces None among the arguments by `NOTHING`, and
+    each tensor of dtype `ABSENT` among the results by None."""
     args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
     out = node(*args, **kwargs)
     return pytree.tree_map(lambda x: None if isinstance(x, Tensor) and x.dtype == ABSENT else x, out, is_leaf=_is_ours)
@@ -161,8 +162,7 @@ def _is_ours(x: Any) -> bool:
 
 
 def values_of(s: IndexedSlices) -> Tensor:
-    """Substitute for `islices.core.slots._values_of`: return the values of slices, and compute them if they are not
-    known yet."""
+    """Substitute for `islices.core.slots._values_of`. If the values of the slices are not known yet, compute them."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
@@ -179,7 +179,7 @@ def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool,
 
 # ---------------------------------------------------------------------- value_and_grad
 class Recorded:
-    """An object that a differentiated function gets in place of a table, and that records lookups."""
+    """An object that the differentiated function gets in place of a table. The object records lookups."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -190,8 +190,8 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """Substitute for `islices.capture`: break the graph, so that eager code raises the error of a capture inside
-    compiled code."""
+    """Substitute for `islices.capture`. Break the graph, so that eager code raises the error for captures in compiled
+    code."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
@@ -286,10 +286,10 @@ def differentiate(
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
-    """Return the object that the differentiated function gets in place of `x`.
+    """Return the object that the differentiated function gets in place of the argument `x`.
 
-    A `Table` becomes a `Recorded`, appended to `tables`. A float tensor becomes a tensor that requires a gradient,
-    appended to `variables`. Any other `x` stays the same.
+    For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a new tensor
+    that requires a gradient and is appended to `variables`. Any other argument stays the same.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
@@ -302,7 +302,7 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
         known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
-    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # only eager code can flatten such an object
+    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # only eager code can flatten the object
         _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
     return x
 

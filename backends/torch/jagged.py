@@ -1,5 +1,5 @@
-"""Split nested tensors of torch's jagged layout. Such a tensor contains the ids of bags, or weights or masks in the
-order of the ids.
+"""Split nested tensors in torch's jagged layout. Such a tensor may contain the ids of bags, or one weight or mask per
+id.
 
 May import: `torch`, `islices.backend`.
 """

@@ -1,9 +1,9 @@
-"""Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
+"""Clip gradients like torch.nn.utils, but also for parameters whose gradients are sparse.
 
-The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the arguments of torch's functions, change ``p.grad`` in place, and count duplicate rows
-as their sum (not for the norm with semantics="tensorflow" or "keras"). On dense gradients the results are those of
-torch.nn.utils, up to rounding, so a training script only changes its import.
+The functions of torch.nn.utils raise NotImplementedError for the gradients of ``nn.Embedding(sparse=True)``. The
+functions of this module accept the same arguments and change ``p.grad`` in place. These functions sum duplicate rows
+first, except for the norm with semantics="tensorflow" or "keras". For dense gradients, the results are the same as
+those of torch.nn.utils, apart from rounding. So you need only change the import in a training script.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, 
 from islices.norms.limits import check_max_norm
 from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of
 
-#: The usual argument of `get_total_norm`, shown in error messages.
+#: The usual argument of `get_total_norm`, which error messages show.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
 
@@ -48,37 +48,37 @@ def clip_grad_norm_(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Scale the gradients of all parameters together, in place, to a norm of at most `max_norm`.
+    """Scale the gradients of all parameters in place, so that the norm of all together is at most `max_norm`.
 
     Parameters
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     norm_type : float
-        The order of the norm: 1, 2 or inf; without a group any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
     error_if_nonfinite : bool
-        Raise RuntimeError if the norm is NaN or infinite. If False, the gradients are scaled with a factor computed
-        from such a norm.
+        If True, raise RuntimeError if the norm is NaN or infinite. If False, such a norm is used like any other.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose formula gives the factor. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
-        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. "tensorflow"
-        and "keras" compute the norm without summing duplicates. SPEC clauses 10 and 11.
+        The library whose formula computes the factor. The default "torch" uses min(1, max_norm / (norm + 1e-6)), so
+        that the results of existing trainings do not change. "islices" uses max_norm / norm if the norm exceeds
+        max_norm. "tensorflow" and "keras" do not sum duplicates before they compute the norm. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
-        The ranks that hold the parts of one gradient, for example of sharded tables: see
-        `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
-        collective: every rank must make it, even without gradients.
+        The ranks over which one gradient is distributed, for example the gradient of sharded tables. See
+        `islices.distributed.get_group`. Each rank passes its parameters, and scales their gradients. Every rank must
+        call the function, even if it has no gradients.
     replicated : bool, or list of bools, one per parameter
-        True for parameters whose gradients are the same on every rank, such as dense gradients after an all-reduce. The
-        norm counts these gradients once.
+        True for parameters whose gradients are the same on every rank, such as dense gradients after an all-reduce.
+        These gradients count only once in the norm.
 
     Returns
     -------
     0-d Tensor
-        The norm before clipping, on the device of the first gradient: float64 if any gradient is float64, else float32.
+        The norm before clipping, on the device of the first gradient. The norm is float64 if any gradient is float64,
+        else float32.
 
     Raises
     ------
@@ -91,12 +91,12 @@ def clip_grad_norm_(
 
     Notes
     -----
-    With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with the group
-    computes the same bits, and so does a single process that has all parameters. SPEC clause 25.
+    With a group, the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with this
+    group computes the same bits, and so does a single process that has all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, and an uncoalesced one stays uncoalesced. The gradient gets new values,
-    because the old values may share memory with the caller's tensors. Rows that the gradient lacks stay zero, even if
-    the norm is NaN.
+    A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. The gradient gets a new
+    tensor of values, because the old tensor may share memory with other tensors. Rows that the gradient does not
+    contain stay zero, even if the norm is NaN.
 
     Examples
     --------
@@ -136,30 +136,30 @@ def get_total_norm(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Return the norm of tensors, usually gradients, as if all elements were one vector.
+    """Return the norm of all tensors together, as if their elements were one vector. The tensors are usually gradients.
 
     Parameters
     ----------
     tensors : Tensor or iterable of Tensor
         Dense or sparse tensors (COO, one sparse dimension) on any devices. Duplicate rows are summed first.
     norm_type : float
-        The order of the norm: 1, 2 or inf; without a group any number above 0.
+        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
     error_if_nonfinite : bool
-        Raise RuntimeError if the norm is NaN or infinite.
+        If True, raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     group : str, Group or an engine's group object, optional
-        The ranks that hold the parts of one gradient, for example of sharded tables: see
-        `islices.distributed.get_group`. The call is collective: every rank must make it, even without gradients.
+        The ranks over which one gradient is distributed, for example the gradient of sharded tables. See
+        `islices.distributed.get_group`. Every rank must call the function, even if it has no tensors.
     replicated : bool, or list of bools, one per tensor
-        True for tensors that are the same on every rank, such as dense gradients after an all-reduce. The norm counts
-        these tensors once.
+        True for tensors that are the same on every rank, such as dense gradients after an all-reduce. These tensors
+        count only once in the norm.
 
     Returns
     -------
     0-d Tensor
-        The norm on the device of the first tensor: float64 if any tensor is float64, else float32. Without tensors the
-        norm is 0.
+        The norm, on the device of the first tensor. The norm is float64 if any tensor is float64, else float32. If
+        there are no tensors, the norm is 0.
 
     Raises
     ------
@@ -172,7 +172,8 @@ def get_total_norm(
 
     Notes
     -----
-    Norms of order 1, 2 and inf are exact whatever the order of the elements, and rounded once. SPEC clauses 7 and 8.
+    Norms of order 1, 2 and inf are computed exactly and rounded once, so the order of the elements does not matter.
+    SPEC clauses 7 and 8.
 
     Examples
     --------
@@ -207,21 +208,22 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Clip the gradients of parameters in place by a norm that the caller knows. This is the second half of
-    `clip_grad_norm_`.
+    """Clip the gradients of parameters in place, with a norm that has already been computed. This function is the
+    second half of `clip_grad_norm_`.
 
     Parameters
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     total_norm : Tensor of one, or float
-        The result of `get_total_norm`, perhaps combined over processes or pipeline stages. NaN makes the gradients NaN.
+        The result of `get_total_norm`. You may first combine the norms of several processes or pipeline stages. If the
+        norm is NaN, the gradients become NaN.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose formula gives the factor, as in `clip_grad_norm_`.
+        The library whose formula computes the factor, as for `clip_grad_norm_`.
 
     Raises
     ------
@@ -230,10 +232,11 @@ def clip_grads_with_norm_(
 
     Notes
     -----
-    With the result of `get_total_norm` and semantics "torch", "mxnet" or "optax", this function produces the bits of
-    `clip_grad_norm_`. Only `get_total_norm` needs a group, because afterwards every rank knows the norm. With
-    "islices" the bits may differ: `clip_grad_norm_` uses the norm before the rounding to float32. With "tensorflow" and
-    "keras", `clip_grad_norm_` does not sum duplicates before it computes the norm. SPEC clauses 10 and 11.
+    With the result of `get_total_norm` and the semantics "torch", "mxnet" or "optax", the gradients get the same bits
+    as with `clip_grad_norm_`. This function needs no group, because every rank already knows the norm. With "islices"
+    the bits may differ, because `clip_grad_norm_` uses the norm before it is rounded to float32. With "tensorflow" and
+    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm. SPEC
+    clauses 10 and 11.
 
     Examples
     --------
@@ -252,14 +255,14 @@ def clip_grads_with_norm_(
 
 @torch.no_grad()
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
-    """Limit every element of the gradients of parameters, in place, to [-clip_value, clip_value].
+    """Limit every element of the parameters' gradients to [-clip_value, clip_value], in place.
 
     Parameters
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     clip_value : float, or any object that float() accepts
-        Not negative.
+        A number that is not negative.
     foreach : bool, optional
         Accepted for compatibility, without effect.
 
@@ -270,8 +273,8 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
     Notes
     -----
-    A sparse gradient stays the same object, but becomes coalesced and gets new values, because the limits apply to the
-    sums of duplicates. SPEC clause 9.
+    A sparse gradient stays the same object, but becomes coalesced and gets a new tensor of values, because the limits
+    apply to sums of duplicates. SPEC clause 9.
 
     Examples
     --------
@@ -294,10 +297,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
-    """Return two lists: the gradient of each parameter, and the same gradients as arrays or IndexedSlices. A parameter
-    without a gradient has None in both lists.
+    """Return two lists: the parameters' gradients, and the same gradients as arrays or IndexedSlices. For a parameter
+    without a gradient, both lists contain None.
 
-    Check that dense gradients may be changed in place. Warn if `parameters` is an exhausted generator.
+    Check that dense gradients can be changed in place. Warn if `parameters` is an exhausted generator.
     """
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
@@ -341,7 +344,7 @@ def _order(norm_type: Any, *, exact: bool) -> float:
 
 
 def _known_norm(total_norm: Any) -> Host:
-    """Return the caller's norm as an array of float32 or float64, shape (1,)."""
+    """Convert the caller's norm to a float32 or float64 array of shape (1,)."""
     number = _float(total_norm, "total_norm", "a Tensor of one, or a number")
     if number < 0:
         raise ValueError(f"total_norm: got {number}; accepted is a number >= 0")
@@ -357,8 +360,8 @@ def _float(x: Any, argument: str, accepted: str) -> float:
 
 
 def _leaf(grad: Tensor, subject: str, position: int) -> Any:
-    """Check a gradient, and return the gradient as an array or IndexedSlices; an error names the gradient's
-    position."""
+    """Check a gradient, and convert it to an array or IndexedSlices. Error messages contain the position of the
+    gradient."""
     try:
         leaf = accept(grad, "grad")
         if grad.dtype not in FLOATS:
@@ -370,10 +373,11 @@ def _leaf(grad: Tensor, subject: str, position: int) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
-    """Return the norm in float64 and in the dtype of the user's result, each of shape (1,). If `over` is True, the norm
-    covers the gradients of all ranks.
+    """Return the norm twice, in float64 and in the dtype of the user's result, as arrays of shape (1,). If `over` is
+    True, compute the norm over the gradients of all ranks.
 
-    `request` checks all arguments. With a group, an error that `request` raises also reaches the other ranks.
+    The function `request` checks all arguments. If `request` raises an error and there is a group, the other ranks get
+    a report of the error.
     """
     if over:
         total = measure_over(call, request, group)[1]
@@ -386,7 +390,7 @@ def _measured(call: str, request: Callable[[], Question], group: Any, *, over: b
 
 
 def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
-    """Return the norm in float64, and the dtype of the user's result."""
+    """Return (the norm in float64, the dtype of the user's result)."""
     found = []
     for leaf in leaves:
         if leaf is not None:
@@ -404,7 +408,8 @@ def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
-    """Return the norm of an order other than 1, 2 and inf, computed with float64 powers."""
+    """Compute a norm whose order is not 1, 2 or inf with powers in float64. Return (the norm, the dtype of the user's
+    result)."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
     norm = sizes.max(initial=0.0)
@@ -423,7 +428,7 @@ def _check_finite(norm: Host, ord: float) -> None:
 
 
 def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
-    """Return the norm as a 0-d Tensor on the device of the first gradient, or on the CPU without gradients."""
+    """Return the norm as a 0-d Tensor on the device of the first gradient, or on the CPU if there are no gradients."""
     for grad in grads:
         if grad is not None:
             return backend.scalar(norm.reshape(()), grad)  # type: ignore[no-any-return]
@@ -432,7 +437,7 @@ def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
 
 # ---------------------------------------------------------------------- changing a gradient
 def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
-    """Scale the gradients in place with the factor that the formula computes from the norm."""
+    """Scale the gradients in place by the factor that the formula computes from the norm."""
     steps, changes = [], False
     with quiet():
         for name, c in formula.steps(HOST, norm, limit):
@@ -457,9 +462,10 @@ def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
 
 
 def _with_separate_elements(grad: Tensor) -> Tensor:
-    """Return a gradient whose elements do not share memory. An expanded gradient gets new memory.
+    """Return the gradient if its elements do not share memory. If elements share memory, as after expand, return a
+    copy.
 
-    torch raises on writes to elements that share memory, or changes an element repeatedly.
+    If elements share memory, torch raises an error for writes to them, or changes an element repeatedly.
     """
     if shares_elements(grad):
         grad.data = grad.clone(memory_format=torch.contiguous_format)

@@ -1,9 +1,9 @@
-"""Turn calls of islices into nodes of the graph that torch.compile makes, one node per call.
+"""Convert each call of islices to one node of the graph that torch.compile makes.
 
-When a graph is made, only the form of a call's result is computed: shapes and dtypes. When the graph runs, the call
-runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the functions of this module (they
-are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that Dynamo traces. SPEC
-clause 17. May import: `torch`, the core.
+While torch makes a graph, only the form of a call's result is computed, which is its shapes and dtypes. When the graph
+runs, the call runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the functions of this
+module, because they are marked with `torch._dynamo.nonstrict_trace`. `islices.backends.torch.in_graphs` contains the
+functions that Dynamo traces. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from islices.optim import Optimizer
 
 
 class Nothing:
-    """The constant that represents None among the arguments in graphs. (Dynamo accepts no frozen dataclass as a
-    constant.)"""
+    """A constant that represents None among the arguments of a node. Dynamo does not accept a frozen dataclass as a
+    constant."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -43,25 +43,25 @@ class Nothing:
 
 NOTHING = Nothing()
 pytree.register_constant(Nothing)
-#: The dtype of a tensor that represents None among results, where Dynamo accepts no constant. No result of islices has
-#: this dtype.
+#: A tensor of this dtype represents None among results, because Dynamo does not accept constants there. No result of
+#: islices has this dtype.
 ABSENT = torch.float8_e4m3fnuz
 
 
 class Count:
-    """A size that becomes known only when the graph runs."""
+    """A size that is unknown until the graph runs."""
 
 
 class New:
-    """The form of a tensor that a node returns: the shape, and another tensor from which the result gets its device
-    and, by default, its dtype."""
+    """The form of a new tensor that a node returns. The tensor gets its device and, by default, its dtype from the
+    tensor `like`."""
 
     def __init__(self, like: Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> Tensor:
-        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph; a missing
-        `Count` is added."""
+        """Return a tensor of this form without data. `sizes` maps each `Count` to its size in the graph. If a `Count`
+        is not in the dict, this method adds it."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:
@@ -71,7 +71,7 @@ class New:
 
 
 class NodeCall(NamedTuple):
-    """A call in a graph, without the tensors among its arguments."""
+    """A call in a graph. The tensors among its arguments are left out."""
 
     name: str
     spec: Any  # structure of (args, kwargs)
@@ -80,14 +80,14 @@ class NodeCall(NamedTuple):
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
-        """Return the call's args and kwargs with the given tensors in place of `TENSOR`."""
+        """Return the args and kwargs of the call, with the given tensors in place of `TENSOR`."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
 
 
 TENSOR = object()
-#: The name of a call in a graph -> the call, for all graphs.
+#: name of a call in a graph -> the call. All graphs share this dict.
 _calls: dict[str, NodeCall] = {}
 _library = torch.library.Library("islices", "FRAGMENT")
 
@@ -98,12 +98,12 @@ class Node:
     Parameters
     ----------
     function : callable
-        The function that runs.
+        The function that computes the result.
     form : callable
-        A function of the same arguments that returns the result, with a `New` for each tensor that is not an argument.
-        If `form` raises, the call runs in eager code.
+        A function with the same arguments, which returns the form of the result: a `New` replaces each tensor that is
+        not an argument. If `form` raises an error, the call runs in eager code.
     writes : sequence of int
-        The positions of the arguments whose tensors change in place. A node that writes has no result.
+        The positions of the arguments whose tensors the function changes in place. A node that writes has no result.
     """
 
     def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
@@ -114,8 +114,8 @@ class Node:
         torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Add the call to the graph that is being made, and return the call's result in the graph. A call whose result
-        has no new tensors needs no node."""
+        """Add a call to the graph that torch is making, and return the result in the graph. If the result contains no
+        new tensors, no node is added."""
         args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
@@ -133,7 +133,7 @@ class Node:
         return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Compute the node's results. torch calls this method when a graph runs."""
+        """Compute the results of the node. torch calls this method when a graph runs."""
         args, kwargs = _calls[call].arguments(read, written)
         with torch.no_grad():
             out = self.function(*args, **kwargs)
@@ -143,7 +143,8 @@ class Node:
         return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
     def _fake(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
-        """Return tensors without data in place of the node's results. torch calls this method when a graph is made."""
+        """Return tensors without data in place of the node's results. torch calls this method while it makes a
+        graph."""
         if self.writes:
             return None
         args, kwargs = _calls[call].arguments(read, written)
@@ -152,7 +153,7 @@ class Node:
 
 
 def _filled(form: Any, made: Iterator[Tensor]) -> Any:
-    """Return a form with the next tensor in place of each `New`, and a tensor of dtype `ABSENT` in place of None."""
+    """Replace each `New` in a form by the next tensor, and None by a tensor of dtype `ABSENT`."""
     absent = torch.empty(0, dtype=ABSENT)
     return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
 
@@ -162,7 +163,7 @@ def _is_nothing(x: Any) -> bool:
 
 
 def _parts(tree: Any) -> Iterator[Any]:
-    """Yield the parts of a tree's leaves. Slices always have four parts, and other leaves have one."""
+    """Yield the parts of all leaves of a tree. Slices have four parts, and every other leaf has one."""
     for leaf in flatten(tree):
         yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
 
@@ -173,16 +174,16 @@ def _apart(s: IndexedSlices) -> tuple[Any, ...]:
 
 
 def _known(x: Any) -> Any:
-    """Convert a number that torch would make dynamic to a constant of the graph. torch then makes another graph for
-    another number."""
+    """Make a number a constant of the graph, even if torch would make it dynamic. For a different number, torch then
+    makes a new graph."""
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
 def _registered(call: NodeCall) -> str:
-    """Store a call, and return the call's name in graphs. Equal calls have the same name.
+    """Store a call, and return the name that represents it in graphs. Equal calls have the same name.
 
-    The name contains the constants and the structure of the arguments, because torch identifies graphs on disk by their
-    text.
+    The name contains the constants and the structure of the arguments, because torch's cache on disk identifies graphs
+    by their text.
     """
     text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0
     while _calls.setdefault(name := f"{call.name} {text} {number}", call) != call:
@@ -191,9 +192,9 @@ def _registered(call: NodeCall) -> str:
 
 
 def _own(x: Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> Tensor:
-    """Return a part of the result as a contiguous tensor in memory that the arguments do not share.
+    """Return a part of the result as a contiguous tensor that does not share memory with the arguments.
 
-    `x` may also be a number. If nothing was clipped, the factor `x` may be None; the tensor then contains 1.
+    `x` may also be a number. A clipping factor is None if nothing was clipped, and then the tensor contains 1.
     """
     if not isinstance(x, Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
@@ -207,8 +208,8 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _held(leaf: Any) -> Tensor:
-    """Return the tensor that contains a leaf's stored numbers. Raise TypeError if another framework's array contains
-    the numbers."""
+    """Return the tensor in which a leaf stores its numbers. Raise TypeError if the leaf stores them in an array of
+    another framework."""
     held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
@@ -222,16 +223,13 @@ def _values(leaf: Any) -> New:
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a copy of a leaf with a new tensor for the values."""
+    """Return the form of a copy of a leaf, whose values are a new tensor."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf times a known factor. Slices whose values are not computed yet keep their stored array,
-    and store the factor.
-
-    See `islices.core.slots.times`.
-    """
+    """Return the form of a leaf that is multiplied by a known factor. If the values of slices are not computed yet,
+    they keep their stored array and also store the factor. See `islices.core.slots.times`."""
     slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
     if slots is None or slots.factor is not None:
         return _alike(leaf)
@@ -249,7 +247,7 @@ def _coalesced(leaf: Any) -> Any:
 def _slices(
     B: Any, values: Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
-    """Return the form of new slices with `count` slots and this dense shape."""
+    """Return the form of new slices with `count` slots and the dense shape `shape`."""
     rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
     return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
 
@@ -266,13 +264,12 @@ def _norm(tree: Any) -> New:
 
 
 def _bags(ids: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the leading shape of the result of a lookup with a combiner."""
+    """Return the result's shape for a lookup with a combiner, without the shape of a row."""
     offsets = options.get("offsets")
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
 
 def _rows(table: Table, ids: Tensor, **options: Any) -> New:
-    """Return the form of a lookup's result."""
     weights = table._source.weights
     lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
     return New(weights, (*lead, *weights.shape[1:]))
@@ -297,12 +294,12 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 # ---------------------------------------------------------------------- the nodes
-#: The gradient of a lookup's result, its ids and its options.
+#: (gradient of a lookup's result, ids of the lookup, options of the lookup)
 Read = tuple[Tensor, Tensor, Mapping[str, Any]]
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
-    """Return the gradient of a table from all lookups that read the table."""
+    """Compute the gradient of a table from all lookups in this table."""
     found = []
     for upstream, ids, options in reads:
         recorder = _Replayed(upstream)
@@ -313,7 +310,7 @@ def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 class _Replayed:
-    """A recorder for a lookup whose upstream gradient is already known, so no row is read."""
+    """A recorder for a lookup whose upstream gradient is already known. This recorder reads no rows."""
 
     used: LookedUp
 
@@ -328,7 +325,7 @@ class _Replayed:
 
 
 def expanded(s: IndexedSlices) -> Tensor:
-    """Return the values of slices, computed if they are not known yet."""
+    """Return the values of slices. If the values are not known yet, compute them."""
     return s.values  # type: ignore[no-any-return]
 
 

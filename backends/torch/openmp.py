@@ -1,10 +1,11 @@
-"""Run compiled kernels in torch's threads.
+"""Run compiled kernels in the threads that torch uses.
 
-After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
-PASSIVE. If kernels had separate threads, the spinning threads would occupy cores that the kernels need. So kernels that
-the main thread calls run in the team, the OpenMP threads that also run the main thread's operations. Every other Python
-thread has a separate team, which may not exist yet. Kernels that such a thread calls run in the pool of
-`islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
+After an operation, OpenMP's threads spin for some milliseconds while they wait for the next operation, unless
+OMP_WAIT_POLICY is PASSIVE. If kernels used separate threads, the spinning threads would occupy cores that the kernels
+need. So if the main thread calls a kernel, the kernel runs in the team. The team is the group of OpenMP threads that
+run the main thread's operations. All other Python threads have separate teams, which may not exist yet. If such a
+thread calls a kernel, the kernel runs in the pool of `islices.kernels.threads`. May import: `torch`,
+`islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _entry() -> Any:
-    """Return GOMP_parallel, the OpenMP function that torch's libraries call, or None if the process lacks it. Intel's
-    and LLVM's OpenMP also define this function."""
+    """Return GOMP_parallel, the OpenMP function that torch's libraries call, or None if the process does not have it.
+    Intel's and LLVM's OpenMP also have this function."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
@@ -42,23 +43,23 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if kernels that this thread calls run in the team: if this is the main thread and torch uses at least
-    two threads."""
+    """Return True if kernels that this thread calls run in the team. The thread must be the main thread, and torch must
+    use at least two threads."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
-    """Run work() in each of at most `threads` threads of the team, including the caller. Raise an error that work()
-    raised.
+    """Run work() in at most `threads` threads of the team, which include the caller. If work() raises an error, raise
+    it.
 
-    Return False, and run nothing, if `serves` returns False.
+    If `serves` returns False, run nothing and return False.
     """
     if not serves():
         return False
-    team = torch.get_num_threads()  # another number would end or start threads of the team
+    team = torch.get_num_threads()  # with a different number, OpenMP would end or start threads
     tickets = itertools.count()
-    # if memory is short, a call from C or an append may fail, so the list has its element from the start
+    # the list has an element from the start, because an append or the call from C may fail if memory is short
     result: list[BaseException | None] = [MemoryError("no thread could begin its part of a kernel's work")]
     failed: list[BaseException | None] = [None]
 
@@ -78,12 +79,12 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def lend() -> None:
-    """Make kernels run in torch's threads from now on, if torch's OpenMP has GOMP_parallel."""
+    """Make kernels run in torch's threads from now on, provided that torch's OpenMP has GOMP_parallel."""
     if _parallel is not None:
         share(run_shared, serves)
 
 
 _parallel = _entry()
 if _parallel is not None:
-    # a forked child lacks the team's threads, and a call would never return
+    # a forked child does not have the team's threads, so a call would never return
     os.register_at_fork(after_in_child=lambda: share(None))

@@ -1,4 +1,4 @@
-"""Record the steps of a torch training for `islices.parity`, with hooks on the model and the optimizer.
+"""Record the steps of a torch training for `islices.parity`, with hooks of the model and the optimizer.
 
 May import: `torch`, the core, `islices.backends.torch.optim`.
 """
@@ -18,30 +18,31 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder for an unchanged training loop, which stores the batch, outputs, gradients before and after clipping,
-    tables and state.
+    """A recorder that needs no change of the training loop. The recorder stores the batch, outputs, gradients before
+    and after clipping, tables and state of each step.
 
     Parameters
     ----------
     folder : str or path
-        The folder of the records: see `islices.Recorder`.
+        The folder for the recorded steps; see `islices.Recorder`.
     model : torch.nn.Module
     optimizer : torch.optim.Optimizer
-        An optimizer of torch.optim or of `islices.backends.torch.optim`. Parameters have the model's names.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`, whose parameters belong to the model.
     **options
         The options of `islices.Recorder`: every, overwrite, metadata.
 
     Raises
     ------
     TypeError, ValueError
-        `model` or `optimizer` is invalid, or the model lacks a parameter of the optimizer.
+        `model` or `optimizer` is invalid, or a parameter of the optimizer is not in the model.
 
     Notes
     -----
-    Each `optimizer.step()` ends a step. The batch and outputs are the arguments and results of all model calls in a
-    step that record gradients. The gradient is recorded after the backward pass, and again when the optimizer begins
-    its step. If the two differ, the gradient was clipped. Hooks do not see the loss: call ``recorder.add(loss=loss)``.
-    Under `GradScaler` the gradients are those of the scaled loss. SPEC clause 23.
+    Each `optimizer.step()` ends a step. The batch and the outputs are the arguments and results of all calls of the
+    model in the step. Calls that autograd does not record are left out. The recorder reads each gradient after the
+    backward pass, and again when the optimizer begins its step. If the two values differ, the gradient was clipped.
+    Hooks do not see the loss, so call ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded
+    gradients are gradients of the scaled loss. SPEC clause 23.
 
     Examples
     --------

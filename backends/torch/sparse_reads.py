@@ -1,9 +1,9 @@
-"""Compute row-sparse gradients of functions of plain tensors: torch computes a sparse gradient for each read of rows.
+"""Compute row-sparse gradients of functions of plain tensors. torch computes one sparse gradient per read of rows.
 
-torch has row-sparse gradients only for embedding and embedding_bag with sparse=True. In the mode `RowReads` these two
-functions get sparse=True for marked tensors. Indexing and index_select of whole rows become a function whose gradient
-is sparse. torch differentiates other uses densely, and adds both gradients. May import: `numpy`, `torch`, the core,
-this folder.
+torch computes row-sparse gradients only for embedding and embedding_bag with sparse=True. The mode `RowReads` passes
+sparse=True to these functions if they read a marked tensor. The mode also replaces indexing and index_select of whole
+rows by a function with a sparse gradient. All other uses have dense gradients, which torch adds. May import: `numpy`,
+`torch`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def differentiate_rows(
             "derivatives is an islices.Table among the arguments"
         )
     leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
-    tables: dict[int, Tensor] = {}  # number of a leaf -> the tensor that fn gets in place of the leaf
+    tables: dict[int, Tensor] = {}  # number of a leaf -> the tensor that fn gets in its place
     ids: set[int] = set()
     others: dict[int, str] = {}
     reads = RowReads(lambda x: id(x) in ids, others)
@@ -78,16 +78,17 @@ def differentiate_rows(
 
 
 class RowReads(TorchFunctionMode):
-    """A mode in which reads of rows of some tensors get torch's sparse gradient. `is_table` selects the tensors.
+    """A torch function mode in which reads of rows have a sparse gradient. The function `is_table` selects the tensors
+    for which this applies.
 
-    If a table was cast to another floating dtype, rows of the copy are read from the table and then cast. `others` maps
-    the id of a table to a description of the table's first use that is not a read of rows.
+    If a table was cast to another floating dtype, a read of the copy reads rows of the table and then casts them.
+    `others` maps the id() of a table to a description of its first use that is not a read of rows.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
         super().__init__()
         self.is_table, self.others = is_table, others
-        self.counts: dict[int, int] = {}  # id of a table -> number of rows read
+        self.counts: dict[int, int] = {}  # id() of a table -> the number of rows that were read
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -112,7 +113,8 @@ class RowReads(TorchFunctionMode):
         return out
 
     def _table(self, x: Any) -> Any:
-        """Return `x` if `x` is a table. If `x` is a cast copy of a table, return the table, else None."""
+        """Return `x` if it is a table, or the original table if `x` is a cast copy of it. Return None for any other
+        object."""
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 
@@ -120,7 +122,7 @@ CASTS = {getattr(Tensor, name) for name in ("to", "type", "half", "bfloat16", "f
 
 
 def _line() -> str:
-    """Return " at file:line" of the innermost code that is outside of torch and of this folder."""
+    """Return " at file:line" for the innermost code that is neither in torch nor in this folder."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
@@ -132,9 +134,10 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
 def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a lookup of torch.nn.functional with sparse=True, and returns (rows, number of ids).
+    """Wrap a lookup function of torch.nn.functional. The wrapper calls it with sparse=True, and returns (rows, number
+    of ids).
 
-    The function returns None if torch has no sparse gradient for the options.
+    If torch has no sparse gradient for the options, the wrapper returns None.
     """
     signature = inspect.signature(func)
 
@@ -171,8 +174,8 @@ def _getitem(table: Tensor, key: Any) -> Any:
 
 
 class _Rows(torch.autograd.Function):
-    """An autograd function that reads rows of a table with any number of dimensions, and whose gradient is a sparse
-    tensor."""
+    """An autograd function that reads rows of a table, and returns a sparse tensor as the gradient. Rows may have any
+    shape."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:

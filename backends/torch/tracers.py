@@ -1,8 +1,8 @@
-"""Detect the transforms, modes and tracers of torch that act on a call: torch.func, fake tensors, torch.jit.trace,
-make_fx and others.
+"""Detect whether a transform, mode or tracer of torch is active, such as torch.func, fake tensors, torch.jit.trace or
+make_fx.
 
-If a transform, mode or tracer is active, the memory of a tensor does not describe the tensor completely. So NumPy must
-not compute on the tensor. A transform wraps the tensors that it sees, and a tracer treats values read from its inputs
+If a transform, mode or tracer is active, the memory of a tensor is only a part of the tensor. So NumPy must not compute
+with such a tensor. A transform wraps the tensors that it sees, and a tracer treats values that are read from its inputs
 as constants. May import: `torch`.
 """
 
@@ -28,11 +28,11 @@ if hasattr(USUAL, "raw_repr"):
     UNUSUAL = ~USUAL.raw_repr()
 
     def at_work() -> bool:
-        """Return True if a transform, a mode or a tracer sees the operations of this thread."""
+        """Return True if a transform, a mode or a tracer intercepts the operations of this thread."""
         return bool(_included().raw_repr() & UNUSUAL)
 
     def plain_eager() -> bool:
-        """Return True if an operation of this thread only computes values and perhaps records a gradient."""
+        """Return True if this thread's operations only compute values. Autograd may record them."""
         return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
 else:  # torch before 2.6; these functions take three times as long
 
@@ -44,7 +44,7 @@ else:  # torch before 2.6; these functions take three times as long
 
 
 def in_forward_mode() -> bool:
-    """Return True if the thread is within forward_ad.dual_level, so that tensors may have tangents."""
+    """Return True if the thread is within forward_ad.dual_level, where tensors may have tangents."""
     return forward_ad._current_level >= 0
 
 
@@ -59,7 +59,8 @@ def in_functorch() -> bool:
 
 
 def below(x: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensor inside the wrappers of torch.func.grad and jvp, or None if vmap's wrapper is among them."""
+    """Remove the wrappers of torch.func.grad and jvp from a tensor. Return None if the tensor also has a wrapper of
+    vmap."""
     while is_wrapped(x):
         if _C._functorch.is_batchedtensor(x):
             return None
@@ -69,7 +70,7 @@ def below(x: torch.Tensor) -> torch.Tensor | None:
 
 def tracer_of(x: torch.Tensor) -> str | None:
     """Return the name of the tracer that records operations on x. Return None if there is no tracer, or if x is a
-    constant for all tracers."""
+    constant for it."""
     if not at_work():
         return None
     if _C._get_tracing_state() is not None and _C._get_value_trace(x).node().kind() != "prim::Constant":
@@ -81,10 +82,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return True if the values of `x` are not known yet, or differ among the members of a torch.func.vmap.
+    """Return True if the values of `x` are not known yet, or if torch.func.vmap maps over `x`.
 
-    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() cannot replace it,
-    because its result is the same for all threads.
+    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() would not do, because
+    its result is the same for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
@@ -93,6 +94,6 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Disable all transforms and modes within the context, so that operations see nothing but a tensor's memory."""
+    """Disable all transforms and modes within the context, so that operations use only the memory of tensors."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

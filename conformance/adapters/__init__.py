@@ -1,5 +1,5 @@
-"""Run the golden cases on adapters in any language over the line protocol. Grade each answer as equal to the bit,
-within a bound, or wrong.
+"""Run the golden cases on adapters in any language over the line protocol. An answer passes, lies within a bound, or
+fails.
 
 run.py      calls an adapter with each case, and writes a report as JSON lines
 grade.py    computes the outcome of a case from an adapter's answer

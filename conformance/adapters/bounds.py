@@ -1,8 +1,9 @@
-"""Compute the bounds within which rounding explains a difference from the expected result, as the specification states.
+"""Compute how far a result may differ from the expected result because of rounding. The specification states the
+bounds.
 
-Three clauses have bounds: 20 for sums in any order, 22 for norms and factors computed from norms, 23 for steps of
-optimizers. islices on NumPy computes the sums of |terms|, the counts of terms and the changes of the weights from the
-case's arguments.
+Clause 20 states a bound for sums in any order. Clause 22 states a bound for norms and for factors that are computed
+from norms. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the counts
+of terms and the changes of the weights from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -31,15 +32,15 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The largest allowed distance of each element of a result's arrays, and the clause that states this bound."""
+    """The bound of each element in the arrays of a result, and the clause that states the bound."""
 
     says: str
     allowed: list[Any]
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return one bound per array of a result, in order; slices get a bound for their values only. Return None if no
-    clause has a bound for the case."""
+    """Return one bound per array of the result, in order. If the result contains slices, the bound covers only their
+    values. Return None if no clause states a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -67,8 +68,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. R is the largest change of
-    an element in one step so far, and |w| is the largest absolute value after step k."""
+    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For each array, R is the
+    largest change of an element in one step so far, and |w| is the largest absolute value after step k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}

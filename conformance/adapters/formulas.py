@@ -23,12 +23,12 @@ OPERATION = "formula_step"
 
 
 class AdapterStep:
-    """The step of a formula that an adapter computes, as a callable for `islices.conformance.judge`.
+    """A step function for `islices.conformance.judge`. The function calls an adapter, which computes the step.
 
-    Each call contains all inputs of the step, so an adapter need not store the trajectory. The state in a call is the
-    state that the adapter returned last. If the adapter does not have the operation or answers "unsupported", the step
-    raises NotImplementedError. If the adapter answers with an error or in an unexpected form, the step raises
-    CallError, which ends the judging.
+    Each call contains all inputs of the step, so an adapter need not store the trajectory. The call also passes back
+    the state that the adapter returned for the previous step. If the adapter does not have the operation or answers
+    "unsupported", the step raises NotImplementedError. If the adapter answers with an error or in an unexpected form,
+    the step raises CallError, which ends the judging.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:

@@ -1,7 +1,7 @@
-"""Grade an adapter's answer as equal to the bit, within a bound of the specification, or neither.
+"""Decide whether an adapter's answer has the expected bits, or at least lies within a bound of the specification.
 
-If the answer is an error, only the kind is compared with the case, because the words of messages are not specified. An
-error with an empty message fails.
+If the answer is an error, the suite compares only the name of the exception, because the specification does not define
+the words of messages. An error with an empty message fails.
 
 May import: `islices`, `numpy`.
 """
@@ -33,8 +33,8 @@ ADDING = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub")
 
 
 def grade(case: Case, answer: Answer) -> tuple[str, dict[str, str]]:
-    """Compare an adapter's answer with the case, and return (outcome, details). The outcome is "pass", "bound", "fail"
-    or "unsupported"."""
+    """Compare an adapter's answer with the case, and return (outcome, details). The outcome is "pass", "bound" (the
+    answer lies within a bound), "fail" or "unsupported"."""
     if isinstance(answer, Unsupported):
         return "unsupported", {"reason": answer.reason or "it says so"}
     expected = repr(case.expect)
@@ -77,7 +77,7 @@ def _result(case: Case, answer: Ok, expected: str) -> tuple[str, dict[str, str]]
 
 
 def _likely(case: Case) -> str:
-    """Return the likely reason why a result of this case differs by a few roundings."""
+    """Return the likely reason for a small rounding difference in a result of this case."""
     if any(x.dtype in ("float16", "bfloat16") for x, _ in _pairs(case.expect, case.expect)):
         return NARROW
     return ORDER if case.op in ADDING else FUSED
@@ -98,8 +98,8 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield (array of got, array of expected) for each pair of arrays at the same place. For slices, yield only the
-    values."""
+    """Yield the pairs (array of `got`, array of `expected`) of arrays at the same place. For slices, yield only the
+    pair of values."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -113,8 +113,8 @@ def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
 
 
 def _filled(got: Any, expected: Any) -> Any:
-    """Return `got` with its float arrays replaced by the expected arrays of the same dtype and size. Other differences
-    remain."""
+    """Return `got` with its float arrays replaced by the expected arrays of the same dtype and size. All other
+    differences between `got` and `expected` remain."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         values = _filled(got.values, expected.values)
         return Slices(values, got.indices, got.dense_shape, coalesced=got.coalesced, padded=got.padded)
@@ -130,7 +130,7 @@ def _filled(got: Any, expected: Any) -> Any:
 
 def ulps(got: Array, want: Array) -> list[float]:
     """Return the distance between each element and the wanted element, in units in the last place. The distance is
-    infinite if only one of the two is NaN, and for unequal elements that are not floats."""
+    infinite if only one of the two elements is NaN, or if unequal elements are not floats."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

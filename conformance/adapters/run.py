@@ -1,8 +1,8 @@
-"""Run the golden cases on an adapter, one after the other, and write a report. In the matrix, the adapter has a column.
+"""Run the golden cases on an adapter, one after the other, and write a report. The adapter gets a column in the matrix.
 
-Some outcomes do not depend on an answer. If the adapter crashes or hangs in a call, the case is a harness error, and
-the adapter is started again. If the adapter crashes too often or cannot start, the whole run is a harness error. If the
-adapter does not have an operation, the case is unsupported.
+Some outcomes do not depend on an answer. If the adapter crashes or hangs in a call, the case counts as a harness error,
+and the suite starts the adapter again. If the adapter crashes too often or cannot start, the whole run counts as a
+harness error. If the adapter does not have the operation, the case counts as unsupported.
 
 May import: this folder, `islices`.
 """
@@ -49,7 +49,7 @@ class AdapterJob(NamedTuple):
 
 
 class _Lines:
-    """The writer of the report's lines, which also passes each line to the progress board."""
+    """The writer of the report. The writer also passes each line to the progress board."""
 
     def __init__(self, file: IO[str], watched: Watched) -> None:
         self._file, self._watched = file, watched
@@ -61,7 +61,8 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """Run the cases on an adapter. Return the run in a list, because jobs of backends return lists of runs."""
+    """Run the cases on an adapter. Return a list with the run, because the jobs of backends also return lists of
+    runs."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -84,7 +85,8 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
 
 
 def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threading.Event) -> str:
-    """Call the adapter with each case, and write the outcomes. Return the reason if the run was abandoned, else ""."""
+    """Call the adapter with each case, and write the outcomes. If the run was abandoned, return the reason. Otherwise
+    return ""."""
     items, hello = selection.golden([COMMAND]), client.hello
     counts: Counter[str] = Counter()
     lines.write(
@@ -129,13 +131,14 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Replace the string "inf" in arguments by float infinity, because vector files write infinity as this string."""
+    """Replace the string "inf" in arguments with the float infinity. In the arguments of vector files, this string
+    stands for infinity."""
     return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:
-    """Describe the restarts of the adapter, and the lines that the adapter printed outside the protocol. Return "" if
-    there were neither."""
+    """Describe the restarts of the adapter, and the lines that it printed outside the protocol. Return "" if there were
+    no restarts and no such lines."""
     reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

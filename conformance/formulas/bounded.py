@@ -1,7 +1,7 @@
 """Compute with numbers that have a bound on the error of float32 evaluations of the same formula. See SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. A sum
-stays open until another operation needs the sum: further terms extend the same sum. So the bound of a sum holds for
+stays open until another operation needs the sum: further terms extend the same sum. So the bound of a sum is valid for
 every order of the additions. Bounds are float64 numbers. Multiplying by `SLACK` rounds bounds upwards, and also covers
 the error of the 64 digits.
 
@@ -16,9 +16,9 @@ The proofs below have the same numbers as the bounds in clause 28, and use the s
    the product, and n of the larger sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
    each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
-   1 + r(n). The nth rounding of C W is the rounding of the product c w, which is not computed in this form. Only the
-   product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product by C
-   changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+   1 + r(n). The nth rounding of C W is the rounding of the product c w; this form does not compute that product. Only
+   the product by W can be flushed, because 1 - C is 0 or far above d, and the bound of c w includes its d. The product
+   by C changes C W by d |W|, which is less than the 2^-40 of r(1) s(w) that `SLACK` adds.
 4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
 
 May import: `numpy`.
@@ -125,8 +125,8 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """Return the factor times this sum, as an open sum with the same number of terms. An evaluation may multiply
-        the sum or each term."""
+        """Return the factor times this sum, as an open sum with the same number of terms. The bound allows both orders:
+        an evaluation may multiply the sum, or each term before the sum."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -175,13 +175,13 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Return the number with a bound that allows `count` more roundings, because a quotient can be computed in
-        several ways."""
+        """Return the number with a bound that allows `count` more roundings. Such roundings occur because a quotient
+        can be computed in several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
 def _times(x: float, y: float) -> float:
-    """Return x times y, with 0 times infinity as 0, because a product with an exact 0 has no error."""
+    """Return x times y. The product of 0 and infinity is 0, because a product with an exact 0 has no error."""
     return x * y if x and y else 0.0
 
 
@@ -219,8 +219,8 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
-    """Return x times the factor if the norm exceeds the limit, else x. If the comparison is uncertain, the bound allows
-    both results."""
+    """Return x times the factor if the norm exceeds the limit. Otherwise return x. If the comparison is uncertain, the
+    bound allows both results."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:

@@ -39,9 +39,9 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
     """Return (distance, outside) for each element whose bound is finite.
 
-    `distance` is the distance from the result with a mistake, in units of the allowance of that result. `outside` is
-    True if the element is outside of the correct formula's bound. If an element is outside, but the mistake changes
-    the element's correct value by at most APART bounds, the distance is infinite.
+    `distance` is the difference from the result of the wrong formula, divided by the allowance of that result (see
+    MARGIN). `outside` is True if the element is outside of the correct formula's bound. If an element is outside, but
+    the mistake changes the element's correct value by at most APART bounds, the distance is infinite.
     """
     far, outside = [], []
     for t, arrays in got.items():
@@ -60,8 +60,8 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """Return the title of the mistake that explains the largest share of elements. If that share is below EXPLAINED,
-    return the title of the best pair of mistakes, or None if the pair's share is below EXPLAINED too."""
+    """Return the title of the mistake that explains the largest share of elements. If this share is below EXPLAINED,
+    return the title of the best pair of mistakes. If the share of that pair is also below EXPLAINED, return None."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)
@@ -71,8 +71,8 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """Return the smallest share of elements that a mistake explains in any trajectory: of all elements, and of the
-    elements outside of the bound. The search ends at the first share below EXPLAINED."""
+    """For each trajectory, compute the shares of all elements, and of the elements outside of the bound, that a mistake
+    explains. Return the smallest of these shares. The search ends at the first share below EXPLAINED."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

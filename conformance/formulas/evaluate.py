@@ -41,7 +41,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A sequence of steps of one formula: the options, and the name of the inputs (initial weights and gradients)."""
+    """A sequence of steps of one formula. The trajectory has the options of the formula and the name of the inputs. The
+    inputs are the initial weights and the gradients."""
 
     formula: Formula
     name: str
@@ -83,16 +84,16 @@ def rounded_up(x: Array) -> Array:
 
 
 def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False) -> State:
-    """Return the initial float32 arrays of the state for weights of the given shape. Arrays with one number per row are
-    columns. `unused` adds the arrays that the options do not use."""
+    """Return the initial float32 arrays of the state for weights of the given shape. Arrays with one number per row
+    have one column. `unused` adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
     begin = formula.begins(h) if unused else formula.initial(h)
     return {name: np.full(own, start, np.float32) for name, start in begin.items()}
 
 
 def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
-    """Yield (result, state) after each step. `formula.gives` names the result, such as "weights" for the new
-    weights."""
+    """Yield (result, state) after each step. `formula.gives` is the name of the result, for example "weights" if the
+    result is the new weights."""
     made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
@@ -132,8 +133,8 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with the new values `moved` in some rows. If a mistake makes `moved` wider, the columns of the
-    copy are repeated to the same width."""
+    """Return a copy of x in which the given rows have the values `moved`. If `moved` is wider because of a mistake, the
+    columns of the copy are repeated to the same width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found
@@ -147,7 +148,7 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 def _summed(formula: Formula, g: Rows, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
     """Return the distinct rows of a gradient, the sum of each row's slices, and the sum of the squares of each row's
-    slices. With `duplicates` "last", the sum of a row is its last slice."""
+    slices. If the formula's `duplicates` is "last", the last slice of a row takes the place of the sum."""
     named, places = g.summed()
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))

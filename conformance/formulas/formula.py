@@ -32,8 +32,8 @@ class Formula:
     source: str
     #: the options of the rule that the framework fixes
     form: Mapping[str, Any]
-    #: the options that a user may set, with islices' names and the framework's defaults; only the default of lr is this
-    #: suite's
+    #: the options that a user may set, with islices' names and the framework's defaults; this suite chooses only the
+    #: default of lr
     options: Mapping[str, Any]
     #: name of a state array -> its initial value, or the name of the option with this value
     states: Mapping[str, float | str] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Formula:
         return self.name.partition(".")[0]
 
     def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the rule: those in `form`, and the user's options with the given values or the
-        defaults. Raise ValueError for an unknown option."""
+        """Return all options of the rule: first the options in `form`, then the user's options with the given values or
+        the defaults. Raise ValueError for an unknown option."""
         if unknown := given.keys() - self.options.keys():
             raise ValueError(
                 f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"

@@ -2,9 +2,9 @@
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
-whose squares overflow. Signs change, some elements stay zero, and one step has only zeros or no rows. Lookups have
-empty bags, repeated ids in a bag, and values up to 3e37. Numbers are computed from `random.Random` with a product and a
-sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
+whose squares overflow. The signs of elements change, some elements stay zero, and one step has only zeros or no rows.
+The lookups include empty bags, bags with repeated ids, and values up to 3e37. Numbers are computed from `random.Random`
+with a product and a sum. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -38,15 +38,14 @@ class Rows:
     values: Array
 
     def summed(self) -> tuple[Array, Array]:
-        """Return (the distinct rows, ascending; for each slice, the position of the slice's row among the distinct
-        rows)."""
+        """Return (the distinct rows in ascending order, the position of each slice's row among the distinct rows)."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Lookups in bags. Bag k has the ids at positions ``offsets[k]`` to ``offsets[k + 1] - 1``."""
+    """Lookups in bags of ids. Bag k contains the ids at positions ``offsets[k]`` to ``offsets[k + 1] - 1``."""
 
     ids: Array
     offsets: Array
@@ -159,7 +158,7 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Scale the weights down, so that the epsilon that is added to a norm matters."""
+    """Scale the weights down. With small weights, an epsilon that is added to a norm is visible in the result."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 

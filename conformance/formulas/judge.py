@@ -29,8 +29,8 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula with the given name. If no formula has this name, raise ValueError with the most similar
-    names, or with all names."""
+    """Return the formula with the given name. If no formula has this name, raise a ValueError that lists the most
+    similar names, or all names if none is similar."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -58,21 +58,22 @@ def judge(step: Step, formula: str) -> Judgement:
         this step, for example lr. Options that the function does not accept are omitted, and trajectories that need
         them count as unsupported. Trajectories in which the function raises NotImplementedError also count as
         unsupported. The function returns the new weights, or (weights, state), or None if it has changed the weights in
-        place. A clip returns the gradient instead of the weights, and a lookup its output or gradient.
+        place. A clip returns the gradient instead of the weights, and a lookup returns the output or a gradient.
     formula : str
         A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
     Returns
     -------
     Judgement
-        ``passed``, ``grade``, ``scores``, ``cause``; ``str()`` gives the report.
+        The result, with the attributes ``passed``, ``grade``, ``scores`` and ``cause``. ``str()`` returns the report as
+        text.
 
     Raises
     ------
     TypeError
         The function has too few parameters, or requires an option that the formula does not have.
     ValueError
-        The formula does not exist, or the step returns weights or a state of another shape or of 16 bits.
+        The formula does not exist, or an array that the step returns has a wrong shape or a 16-bit dtype.
 
     Notes
     -----

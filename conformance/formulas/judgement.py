@@ -33,8 +33,8 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """Return the grade: 1 if all scores are within the bound for float64 scalars, 2 if within the bound for float32
-        scalars. Return None for larger scores, and if there are no scores."""
+        """Return 1 if all scores are within the bound for float64 scalars, else 2 if all are within the bound for
+        float32 scalars. Return None if a score is larger, or if there are no scores."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -56,8 +56,8 @@ class Judgement:
 
     @property
     def first(self) -> Score | None:
-        """Return the score of the array that is the first outside of both grades, in the first trajectory with such an
-        array. Return None if no array is outside of both grades.
+        """Return the score of the first array that is outside of both grades. The score comes from the first trajectory
+        with such an array. Return None if no array is outside of both grades.
 
         If a state and the weights computed from the state are outside after the same step, return the score of the
         state.
@@ -90,7 +90,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """Return the report: a table of scores, and the conclusions."""
+    """Return the report, which contains a table of scores and the conclusions."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))
@@ -135,7 +135,7 @@ def _at(head: str, score: Score, place: ScorePlace) -> str:
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
-    """Return the judgement as JSON for programs; an infinite score becomes the string "inf"."""
+    """Return the judgement as JSON for programs. An infinite score becomes the string "inf"."""
 
     def plain(score: float) -> float | str:
         return score if math.isfinite(score) else "inf"

@@ -1,7 +1,7 @@
 """Define the rules of lookups: bags of rows, and gradients with respect to the table and to the weights of ids.
 
-The arguments of a rule are `Numbers`, `Bags`, the table and an empty state. The rules in `rules` have a gradient in the
-place of `Bags`.
+The arguments of a rule are `Numbers`, `Bags`, the table and an empty state. The rules in the module `rules` get a
+gradient instead of `Bags`.
 
 May import: `numpy`, this folder.
 """
@@ -21,15 +21,14 @@ from islices.conformance.formulas.rules import Stepped
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
     """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. An
-    empty bag gives 0."""
+    empty bag has a row of zeros."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
 
 
 def kept_rows(n: Numbers, w) -> Any:
-    """Return the table. If a row's norm exceeds max_norm, the row is multiplied by max_norm / norm in a copy of the
-    table."""
+    """Return the table, or a copy in which each row whose norm exceeds max_norm is multiplied by max_norm / norm."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
@@ -55,7 +54,8 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """Return the factor by which the sum of bag k is multiplied. Return None for empty bags, sums and maxima."""
+    """Return the factor by which the sum of bag k is multiplied. Return None if the bag is empty, or if the combiner is
+    the sum or the maximum."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None
@@ -76,9 +76,9 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream of its bag
-    times the `share` of the bag and the id's weight. For a maximum, only the row of the maximum gets a gradient; the
-    inputs have no ties."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream gradient of its
+    bag, multiplied by the `share` of the bag and by the weight of the id. If the combiner is the maximum, only the row
+    with the maximum gets a gradient. The inputs contain no ties."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -98,7 +98,7 @@ def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
 
 
 def embedding_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return `bag_gradient`. Each bag has one id, as in an embedding layer."""
+    """Return the gradient of an embedding layer, which is `bag_gradient` for bags of one id each."""
     return bag_gradient(n, x, w, s)
 
 
@@ -112,8 +112,8 @@ def by_frequency(n: Numbers, x: Bags, found) -> Any:
 
 
 def weight_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient with respect to each id's weight: the dot product of the id's row and the bag's upstream, or
-    0 for padding_idx."""
+    """Return the gradient with respect to the weight of each id. The gradient is the dot product of the id's row and
+    the bag's upstream gradient, or 0 for padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
     for k, upstream in enumerate(x.upstream):
         for j in members(n, x, k):

@@ -1,7 +1,8 @@
-"""Define the numbers and array operations for rules: `Numbers` in float64, and `BoundedNumbers` with a bound.
+"""Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` also
+computes bounds.
 
-A rule uses only `Numbers`, arrays and the operators + - * /. So the same code computes the vectors, with
-`BoundedNumbers` and arrays of `Real`, and a float64 trajectory, with `Numbers`.
+A rule uses only `Numbers`, arrays and the operators + - * /. So one rule serves two purposes. With `BoundedNumbers` and
+arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64 trajectory.
 
 May import: `numpy`, this folder.
 """
@@ -23,9 +24,9 @@ DOUBLE = 2.0**-50
 class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
-    ``h`` has the options as plain numbers. Two scalars in which digits cancel have separate methods, because the grades
-    of clause 28 compute these scalars differently: `gain` (1 - beta) and `correction` (1 - beta^t). A division by 0,
-    which only mistakes cause, gives infinity or NaN.
+    ``h`` contains the options as plain numbers. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
+    separate methods. Digits cancel in these scalars, and the grades of clause 28 compute them differently. A division
+    by 0, which only mistakes cause, gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -47,7 +48,7 @@ class Numbers:
         return 1.0 - self.h[name]
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        """Return 1 - beta^t, where beta is the option `name`; t is the current step by default."""
+        """Return 1 - beta^t, where beta is the option `name`. By default, t is the current step."""
         return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -73,7 +74,7 @@ class Numbers:
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        """Return x times the factor if the norm exceeds the limit, else x."""
+        """Return x times the factor if the norm exceeds the limit. Otherwise return x."""
         return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:
@@ -115,8 +116,8 @@ def _elementwise(function: Any, arguments: int) -> Any:
 
 
 class BoundedNumbers(Numbers):
-    """The options and operations for arrays of `Real`. Grade 1 computes scalars in float64 and rounds them to float32;
-    grade 2 computes them in float32."""
+    """The options of a trajectory as `Real` scalars, and operations on arrays of `Real`. Grade 1 computes scalars in
+    float64 and rounds them to float32; grade 2 computes them in float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)
@@ -130,7 +131,8 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar in which digits cancel. `single` is the error in grade 2 before the last rounding."""
+        """Return a scalar that is the result of a cancellation. `single` is the error of this scalar in grade 2 before
+        the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))

@@ -1,10 +1,10 @@
 """Define the rules, which compute the result and the state of a step. Each rule serves all frameworks.
 
 The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
-clip the gradient, and the state after the step. If the formulas of frameworks differ, an option selects one (`epsilon`,
-`correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound covers each order
-(clause 28). A decoupled decay is a term of the sum that is the new weight. So (1 - lr wd) w - s and w - lr (wd w + s /
-lr) count as one formula, and the bound of `shrunk` covers both forms.
+clip the gradient, and the state after the step. Where the formulas of frameworks differ, an option selects the formula
+(`epsilon`, `correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound
+covers each order (clause 28). A decoupled decay is a term of the sum that is the new weight. So (1 - lr wd) w - s and w
+- lr (wd w + s / lr) count as one formula, and the bound of `shrunk` covers both forms.
 
 May import: this folder.
 """
@@ -33,7 +33,7 @@ def coupled(n: Numbers, g, w) -> Any:
 
 
 def squared(n: Numbers, g, joined) -> Any:
-    """Return the squares of `joined`, the gradient plus the decay. The mutant "not squared" squares only the
+    """Return the squares of `joined`, which is the gradient plus the decay. The mutant "not squared" squares only the
     gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
@@ -84,7 +84,8 @@ def sgd(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- Adagrad
 def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
-    """Return sqrt(x) + eps, or sqrt(x + eps) for "inside", or sqrt(x) for "none"."""
+    """Return the root of x plus eps. If `epsilon` is "inside", return sqrt(x + eps). If `epsilon` is "none", return
+    sqrt(x)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
     if epsilon == "subtracted":  # a mutant
@@ -93,7 +94,7 @@ def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adagrad. With `per_row`, there is one accumulator per row, for the "mean" or the "sum" of the row's
+    """Apply Adagrad. With `per_row`, each row has one accumulator, which adds up the "mean" or the "sum" of the row's
     squares.
 
     A coupled decay is a separate term. With `shrinks`, implementations may compute (1 - f wd) w - f g; the bound of
@@ -193,7 +194,8 @@ def adam(n: Numbers, g, w, s) -> Stepped:
 
 
 def adamax(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adamax. With `epsilon` "gradient", u = max(beta2 u, |g| + eps); with "outside", the divisor is u + eps."""
+    """Apply Adamax. If `epsilon` is "gradient", u = max(beta2 u, |g| + eps). If `epsilon` is "outside", m is divided by
+    u + eps instead of u."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
     size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)
@@ -265,8 +267,8 @@ def clip(n: Numbers, g, w, s) -> Stepped:
 
 
 def clip_norm(n: Numbers, squares) -> Any:
-    """Return the norm for a clip: of all tensors together, or of each tensor ("row"). The kinds "squared", "sum" and
-    "unclamped" are mistakes."""
+    """Return the norm for a clip. For the kind "row", return the norm of each tensor, otherwise the norm of all tensors
+    together. The kinds "squared", "sum" and "unclamped" are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":

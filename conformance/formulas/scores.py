@@ -1,4 +1,4 @@
-"""Compute scores: errors divided by their bounds.
+"""Compute scores. A score is an error divided by its bound.
 
 May import: `numpy`, `islices.conformance.formulas.evaluate`.
 """
@@ -20,7 +20,7 @@ Got = dict[int, dict[str, Array]]
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """One element after one step: its place, its value and the expected value."""
+    """An element of an array after one step. The fields are its place, its value and the expected value."""
 
     #: step, row, column
     at: tuple[int, int, int]
@@ -44,8 +44,8 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Return error / bound for each element. If the bound is infinite, the ratio is 0. Otherwise, the ratio of a NaN is
-    infinite, and so is the ratio of an error to the bound 0."""
+    """Return error / bound for each element. If the bound is infinite, the ratio is 0. Otherwise, the ratio is infinite
+    for a NaN, and for an error where the bound is 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)
@@ -72,6 +72,6 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
 
 
 def _place(t: int, ratios: Array, got: Array, right: Array) -> ScorePlace:
-    """Return the element with the largest ratio of error to bound after step t."""
+    """Return the `ScorePlace` of the element with the largest ratio of error to bound after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return ScorePlace((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -1,4 +1,5 @@
-"""Define the trajectories of each formula, with options and inputs for which known mistakes exceed the bound by far.
+"""Define the trajectories of each formula. The options and inputs of trajectories are chosen so that the results of
+known mistakes are far outside of the bound.
 
 Learning rates and decays are larger than in practice. For example, a decay applied after the update changes the result
 by lr * decay * |step|. For usual numbers, this change is less than the rounding of the weight.
@@ -24,8 +25,7 @@ SPARSE = ("fbgemm", "sparsecore")
 
 
 class Setting(NamedTuple):
-    """A trajectory for all formulas of a rule. A formula that does not have all the options does not get the
-    trajectory."""
+    """A trajectory for all formulas of a rule. Formulas that lack one of the trajectory's options do not run it."""
 
     name: str
     inputs: str
@@ -122,7 +122,7 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
-    """Return True if a formula has the given options, and its combiners include the combiner in the options.
+    """Return True if a formula has the given options, and if it has the combiner that the options name.
 
     Return False for inputs that the dense formula already runs, and for "wide" inputs of a clip whose norm is dominated
     by one element.

@@ -1,8 +1,9 @@
 """Write arrays in the vector files as hexadecimal texts in JSON, which any language can read.
 
-The text of an array lists its elements row by row, each as big-endian IEEE 754. Inputs are float32 (8 digits), expected
-values float64 (16 digits). A bound is the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite:
-the element is not judged. A bound of 0000 requires the exact value.
+The text of an array contains the bytes of its elements, row by row. Each element is a big-endian IEEE 754 number.
+Inputs are float32 numbers (8 digits), and expected values are float64 numbers (16 digits). A bound is the upper half of
+a float32, rounded up (4 digits). A bound of 7f80 is infinite: the element is not judged. A bound of 0000 requires the
+exact value.
 
 May import: `numpy`, this folder.
 """
@@ -32,7 +33,6 @@ def bound_hex(x: Array) -> str:
 
 
 def inputs_json() -> dict[str, Any]:
-    """Return all inputs in the form of inputs.json."""
     found: dict[str, Any] = {}
     for name in MAKERS:
         made = inputs(name)

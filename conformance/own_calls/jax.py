@@ -1,6 +1,6 @@
-"""JAX's calls on sparse gradients: in the form that users write, and in the fastest known form.
+"""JAX's calls on sparse gradients, both in the form that users write and in the fastest known form.
 
-This module does not import islices, so that the conformance suite and the bench compare with the framework itself. JAX
+This module does not import islices, so that the conformance suite and the bench compare islices with JAX itself. JAX
 has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
 rows.
 """
@@ -27,7 +27,7 @@ def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
 def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> sparse.BCOO:
     """Return the gradient of sum(table[ids] * upstream) as a BCOO, with one slot per occurrence.
 
-    A gather has no padding row, so this function ignores `padding_idx`, and the caller drops the padding row.
+    A gather has no padding row, so this function ignores `padding_idx`. The caller must drop the padding row.
     """
     del padding_idx
     row_shape = upstream.shape[ids.ndim :]
@@ -70,7 +70,7 @@ Sums = tuple[jax.Array, Any]
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
     """Return (the sums of the rows, the row numbers), computed after sorting the values by row.
 
-    Both arrays have one slot per value. In unused slots, the row number is num_rows.
+    Both results have one slot per value. In unused slots, the row number is num_rows.
     """
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
@@ -84,8 +84,8 @@ _segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
 def _host_sum(values: jax.Array, indices: Host) -> Sums:
-    """Find the distinct rows on the host, and compute the sums in XLA. Pad the sums to a power of two, so that XLA
-    compiles few shapes."""
+    """Find the distinct rows on the host, and compute the sums in XLA. The number of sums is padded to a power of two,
+    so that XLA compiles few shapes."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
@@ -106,7 +106,7 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return {label: call} for JAX's equivalents of one operation of islices. "np.unique" in a label says that NumPy
+    """Return {label: call} for JAX's equivalents of one operation of islices. If a label contains "np.unique", NumPy
     finds the distinct rows on the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)

@@ -4,8 +4,8 @@ This module does not import islices, because the calls must be those of a progra
 import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the
 functions then import MXNet.
 
-The row_sparse type of MXNet needs unique ascending rows, and MXNet does not check them. So callers must first sum
-duplicates.
+The row_sparse type of MXNet requires unique rows in ascending order, but MXNet does not check this. So callers must
+first sum duplicates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     Parameters
     ----------
     ids : int32 array of any shape
-    upstream : float32 array, shape (*ids.shape, dim)
+    upstream : float32 array, shape ``(*ids.shape, dim)``
     num_rows : int
     padding_idx : int
         Ignored, because the layer has no padding row. The caller drops the padding row (`islices.drop_padding`).

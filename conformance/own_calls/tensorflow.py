@@ -26,7 +26,7 @@ def embedding_gradient(
     Parameters
     ----------
     ids : int32 array of any shape
-    upstream : float32 array, shape (*ids.shape, dim)
+    upstream : float32 array, shape ``(*ids.shape, dim)``
     num_rows, padding_idx : int
         padding_idx is ignored, because the layer has no padding row; mask_zero only passes a mask to later layers. The
         caller drops the padding row.

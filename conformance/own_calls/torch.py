@@ -26,7 +26,7 @@ def embedding_gradient(
     Parameters
     ----------
     ids : int32 array of any shape
-    upstream : float32 array, shape (*ids.shape, dim)
+    upstream : float32 array, shape ``(*ids.shape, dim)``
     num_rows, padding_idx : int
 
     Returns
@@ -42,7 +42,8 @@ def embedding_gradient(
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     """Return {label: (a call that builds an inconsistent or unsupported sparse tensor, the name of the error that
-    islices raises)}. Given one of the first four, operations of torch may crash the process or return wrong results."""
+    islices raises)}. With one of the first four tensors, operations of torch may crash the process or return wrong
+    results."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(

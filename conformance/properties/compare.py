@@ -21,7 +21,8 @@ def same_bits(got: Any, expected: Any) -> str:
 
 
 def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
-    """Check that each element of `got` differs by at most `ulps` ulps from the same element of `expected`."""
+    """Check that each element of `got` differs from the same element of `expected` by at most `ulps` units in the last
+    place."""
 
     def near(g: float, e: float, dtype: str) -> bool:
         return g == e or abs(g - e) <= ulps * _ulp(max(abs(g), abs(e)), dtype)
@@ -35,10 +36,9 @@ def at_most(got: Any, bound: float) -> str:
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
-    """Check that each element of `got` differs from the same element of `expected` by at most the same element of
-    `bound`.
+    """Check that |got - expected| is at most `bound` in each element.
 
-    If an element of the bound is not finite, any result passes, because intermediate sums may overflow.
+    If an element of the bound is not finite, any element of `got` passes there, because intermediate sums may overflow.
     """
     numbers = iter(_flat(bound))
 

@@ -110,7 +110,7 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
     """Load hostile files. Return (counts of the outcomes, description of the smallest file that breaks the promise, or
     "").
 
-    Loading may end the process. So each file is first written to disk, and the file's path is written to the log.
+    Loading may end the process. So the function first writes each file to disk, and its path to the log.
     """
     came: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))

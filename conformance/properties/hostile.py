@@ -69,7 +69,8 @@ def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = Non
 
 
 def judge(call: HostileCall) -> tuple[str, str]:
-    """Make the call. Return (outcome as a word, broken promise or "")."""
+    """Make the call. Return (a word for the outcome, a description of the broken promise). The description is "" if no
+    promise was broken."""
     try:
         with call.environment():
             for x in _arrays(call.entry.run(**call.arguments)):
@@ -85,7 +86,8 @@ def judge(call: HostileCall) -> tuple[str, str]:
 
 
 def _wrong_error(call: HostileCall, error: BaseException) -> str:
-    """Return the promise that this error breaks, with the end of the traceback; "" if the error breaks no promise."""
+    """Return a text with the promise that this error breaks and the end of the traceback. Return "" if the error breaks
+    no promise."""
     came, where = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
     message = "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()
     names = {*call.arguments, *PARTS, *call.entry.words, call.name.rpartition(".")[2]}

@@ -29,8 +29,8 @@ Arguments = dict[str, Any]
 
 
 class Attacked(NamedTuple):
-    """The entry of a public call. ``run`` makes the call, with the arguments by name. ``make`` draws the arguments that
-    do not come from `GOOD`. ``weight`` is the relative frequency of the call."""
+    """The entry of a public call. ``run`` makes the call, and accepts the arguments by name. ``make`` draws the
+    arguments that do not come from `GOOD`. ``weight`` is the relative frequency of the call."""
 
     run: Callable[..., Any]
     make: Callable[[Draw], Arguments] = lambda d: {}

@@ -56,7 +56,7 @@ class Draw:
         self.n = self.one(3, 3, 0, 1, 8) if self.rows else 0
 
     def one(self, *options: Any) -> Any:
-        """Draw one of the options. Hypothesis shrinks towards the first."""
+        """Draw one of the options. When Hypothesis shrinks a call, it prefers the first option."""
         return options[self._draw(st.integers(0, len(options) - 1))]
 
     def made(self, *makers: Callable[[], Any]) -> Any:
@@ -88,7 +88,7 @@ class Draw:
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
     def _laid_out(self, x: Host) -> Any:
-        """Return an array with the same numbers that is read-only, or has another memory layout or byte order."""
+        """Return an array that has the same numbers, but is read-only or has another memory layout or byte order."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
             memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))

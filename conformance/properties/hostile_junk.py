@@ -1,5 +1,5 @@
-"""Define Python objects that no call expects: objects of wrong types, endless objects, and objects that raise when
-used."""
+"""Define Python objects that no call expects: objects of wrong types, endless objects, and objects that raise an error
+in use."""
 
 from __future__ import annotations
 

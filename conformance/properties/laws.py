@@ -1,9 +1,10 @@
 """Define the laws that the public functions obey for any arguments, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments that makes public calls. The law returns a tuple, and a function of `compare`
-checks this tuple. By default, the function is `same_bits`, which checks that two results have the same bits.
+A law is a function of drawn arguments that makes public calls. The law returns a tuple, which a function of the module
+`compare` checks. The default function is `same_bits`; it checks that two results have the same bits.
 
-A counterexample prints the source of the law. So a law uses only its arguments, `islices` and Python's builtins.
+A printed counterexample contains the source code of the law, so that users can run the law. Therefore, a law uses only
+its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def law(
     traced: bool = True,
     native_form: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that registers a law. ``make`` draws the arguments. With ``traced``, the law also holds in
-    traced code, where values are unknown."""
+    """Return a decorator that registers a law. ``make`` draws the arguments. ``traced`` is True if the law also holds
+    in traced code, where values are unknown."""
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         LAWS[fn.__name__] = Law(fn.__name__, clause, fn, given(make), compare, traced, native_form)

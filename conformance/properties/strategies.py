@@ -1,8 +1,8 @@
 """Draw the arguments of laws with Hypothesis, as plain data with the same variety as the suite's cases.
 
-Indices are int32 or int64; sorted or not; unique, repeated or cancelling; none, one or many. Rows have 0 to 3
-dimensions. *Exact* values are small integers, whose sums are exact in every type. *Wild* values are fractions, huge,
-tiny or infinite numbers, and NaN.
+Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated rows may cancel, and there may be no
+slices at all. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type.
+*Wild* values are fractions, huge, tiny or infinite numbers, and NaN.
 
 All values and all sums of values are multiples of a step far above the smallest normal number. So no intermediate
 result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
@@ -125,7 +125,7 @@ def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> 
 
 
 def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
-    """Draw the slices in a random order. With `keep_order`, duplicates of a row stay in their order."""
+    """Draw the slices in a random order. If `keep_order` is True, the duplicates of a row stay in their order."""
     order = draw(st.permutations(range(len(s.indices.data))))
     if keep_order:
         places: dict[int, list[int]] = {}

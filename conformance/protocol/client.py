@@ -6,9 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. Any other line that the adapter prints is a stray line. The client counts stray lines and
-stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or exceeds the
-time limit, the next call starts a new process.
+The adapter ends when its input ends. Any other line that the adapter prints is a stray line. The client counts stray
+lines and stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or
+exceeds the time limit, the next call starts a new process.
 
 May import: this folder.
 """
@@ -66,7 +66,7 @@ class Unsupported(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The adapter's answer that a call is invalid, with the name of a Python exception and a message."""
+    """The adapter's answer that a call is invalid. The answer contains the name of a Python exception and a message."""
 
     error: str
     message: str
@@ -76,7 +76,7 @@ Answer = Ok | Unsupported | Refused
 
 
 class AdapterError(Exception):
-    """The error for a broken adapter, which is no evidence about the adapter's arithmetic."""
+    """The error for a broken adapter. This error is no evidence about the adapter's arithmetic."""
 
 
 class StartError(AdapterError):
@@ -89,7 +89,8 @@ class CallError(AdapterError):
 
 # ---------------------------------------------------------------------- the process
 class _Process:
-    """A process with threads that read and write its pipes, so that the process cannot block its caller."""
+    """A process, and the threads that read and write its pipes. Because of these threads, the process cannot block its
+    caller."""
 
     def __init__(self, command: Sequence[str]) -> None:
         own_group: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
@@ -332,8 +333,8 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """Return the line of an error output that probably explains why the process ended: the last line that mentions an
-    error, else the last line."""
+    """Return the line of an error output that probably explains why the process ended. The function returns the last
+    line that mentions an error, or the last line if no line mentions an error."""
     lines = text.splitlines() or [""]
     reported = [
         line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)

@@ -1,7 +1,8 @@
-"""Convert values to JSON and back, with numbers as bits, so that two programs need not agree on decimals.
+"""Convert values to JSON and back to values. Numbers are written as bits, so that both programs read exactly the same
+numbers.
 
-The tags are the same as in the vector files. The protocol writes numbers as little-endian bytes, with two hexadecimal
-digits per byte. An array contains the bytes of its elements in C order.
+The protocol uses the same tags as the vector files. The protocol writes numbers as little-endian bytes, with two
+hexadecimal digits per byte. An array contains the bytes of its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
@@ -133,8 +134,8 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes of a hexadecimal text. Raise WireError for anything else, or unless there are `size` bytes. If
-    `size` is None, any number of bytes is valid."""
+    """Return the bytes of a hexadecimal text. Raise WireError if x is anything else, or if the number of bytes is not
+    `size`. If `size` is None, any number is valid."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

@@ -33,7 +33,7 @@ class Collective(NamedTuple):
     make : callable (rank, size) -> tree of plain data
     op, strategy : str
     default : bool
-        True if no group is given.
+        True if the call gets None as its group.
     native : bool
         True if sparse leaves have the framework's type.
     exact : bool
@@ -65,7 +65,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy, or only for the first strategy if ``once`` is True."""
+    """Add a case for each strategy. If ``once`` is True, add a case only for the first strategy."""
     strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -142,7 +142,8 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 
 
 def padded(rank: int, size: int) -> Slices:
-    """Return slices with padding slots. Padding is last on even ranks, and first and in the middle on odd ranks."""
+    """Return slices with padding slots. On even ranks, the padding slots are the last slots. On odd ranks, padding
+    slots are at the beginning and in the middle."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
     return replace(sparse(seeded("padded", rank), ids), padded=True)
 
@@ -173,8 +174,8 @@ def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
 
 
 def cancelling(rank: int, size: int) -> Slices:
-    """Return slices in which row 0 sums to 0 on each rank, and row 1 over each pair of ranks. The result must contain
-    both rows, even if they are zeros."""
+    """Return slices in which row 0 sums to 0 on each rank, and row 1 sums to 0 over each pair of ranks. The result must
+    contain both rows, even if they are zeros."""
     sign = -1.0 if rank % 2 else 1.0
     return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 
@@ -246,7 +247,7 @@ case("none/nothing", lambda rank, size: [], once=True)
 
 def network(rank: int, size: int) -> Any:
     """Return a tree with more leaves than fit in the first message that ranks exchange. Some leaves are None. On odd
-    ranks, the dict has the reverse order."""
+    ranks, the keys of the dict are in reverse order."""
     rng = seeded("network", rank)
     layers: list[Any] = []
     for k in range(12):
@@ -278,7 +279,7 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", once=True)
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """Return the slices of a whole batch, with numbers whose sums are exact."""
+    """Return the slices of a whole batch. All sums of the slices' numbers are exact."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)

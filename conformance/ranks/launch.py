@@ -34,7 +34,8 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and their printed texts. There is one text per rank, but a single text for MPI."""
+    """All ranks of a run, in order, and the texts that they printed. There is one text per rank; under MPI, there is a
+    single text for all ranks."""
 
     ranks: list[Finished]
     output: list[str]
@@ -147,7 +148,7 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """Run the commands and return (exit codes, printed texts). A process that still runs at the time ``until`` is
+    """Run the commands and return (exit codes, printed texts). If a process still runs at the time ``until``, it is
     killed, and its exit code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
@@ -187,8 +188,8 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """Return the path of mpiexec: next to this Python (from the mpich wheel), else from PATH. Return None if neither
-    exists."""
+    """Return the path of mpiexec. The program next to this Python, which the mpich wheel installs, is preferred to a
+    program on PATH. Return None if neither exists."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 

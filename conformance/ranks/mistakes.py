@@ -1,5 +1,5 @@
-"""Define calls that must fail on every rank, with an error that names the difference or the failed rank. After each
-call, the group must be usable by the next call."""
+"""Define calls that must raise an error on every rank. The error must name the difference between the ranks, or the
+rank that failed. After each call, the group must be usable by the next call."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """Add a case in which the last rank passes another argument than the other ranks. All ranks must raise the same
-    ValueError. `make(B, differs)` returns a rank's argument."""
+    """Add a case in which the argument of the last rank differs from the argument of all other ranks. All ranks must
+    raise the same ValueError. `make(B, differs)` returns a rank's argument."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
@@ -80,8 +80,8 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def first_raises(kind: str, *words: str) -> Expected:
-    """Return the expected errors: `kind` on rank 0. All other ranks expect a RankError with the number 0 and the
-    message of rank 0."""
+    """Return the expected errors. Rank 0 must raise an error of the class `kind`. All other ranks must raise a
+    RankError that names rank 0 and contains its message."""
     of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
     return lambda rank, size: of_others if rank else (kind, words)
 
@@ -143,7 +143,8 @@ MISTAKES += [
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Add a case in which rank 0 passes a bad argument without an array that determines the engine."""
+    """Add a case in which rank 0 passes a bad argument. The bad argument contains no array from which islices could
+    choose the engine."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)

@@ -41,7 +41,7 @@ NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bf
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """Return a result rounded to the dtype, as a Python number, as in the vectors."""
+    """Round a result to the dtype, and return a Python number, because the vectors contain Python numbers."""
     return NARROW[dtype](x).item()
 
 
@@ -118,8 +118,8 @@ def concat(xs: list[Slices]) -> Slices:
 
 # ---------------------------------------------------------------------- comparing
 def digestible(x: Any) -> str:
-    """Return plain data as a text. Texts are equal if the bits are equal. Signs of zeros count; NaN payloads and flags
-    of slices do not.
+    """Return a text that represents plain data. Texts are equal if the bits of the data are equal. The text includes
+    the signs of zeros, but neither the payloads of NaN nor the flags of slices.
 
     The shapes () and (1,) give the same text, because some frameworks have no 0-d arrays.
     """

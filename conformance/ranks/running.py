@@ -24,7 +24,7 @@ from islices.distributed.engines import engine_of, load_engine
 
 class Said(NamedTuple):
     """The outcome of a case on one rank. `kind` is pass, unsupported, problem or harness error; `text` is the reason.
-    `raised` names an unexpected exception. `digest` is the digest of the result."""
+    `raised` is the name of an unexpected exception. `digest` is the digest of the result."""
 
     kind: str
     text: str = ""
@@ -106,7 +106,7 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Make ``group=None`` mean this group, for arrays of the framework, within the context. Raise UnsupportedError if
+    """Make this group the default group for arrays of the framework while the context runs. Raise UnsupportedError if
     another engine is the default."""
     # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
     strategy = getattr(group, "strategy", None)
@@ -143,8 +143,8 @@ def result(x: Any) -> Any:
 
 
 def _types(got: Any, given: Any) -> str:
-    """Describe the first difference between the types of a result and of the argument; return "" if there is none.
-    Leaves, containers and the order of dicts are compared."""
+    """Describe the first difference between the types of a result and of the argument; return "" if there is none. The
+    comparison covers leaves, containers and the order of keys in dicts."""
     if isinstance(given, dict):
         if list(got) != list(given):
             return f"the order of a dict: got {list(got)}, gave {list(given)}"

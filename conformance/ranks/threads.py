@@ -11,8 +11,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 
 class ThreadGroup(Group):
-    """A group of threads, as one rank sees the group. All ranks share a board, where each rank puts its data for the
-    others."""
+    """One rank of a group of threads. All ranks share a board, where each rank puts its data for the others."""
 
     engine = "threads"
 

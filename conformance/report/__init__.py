@@ -10,7 +10,7 @@ compare reports.
     differences.py  the changes between two reports
     command.py      defines `islices report`
 
-Only terminal.py and command.py use rich. Nothing here imports a framework or pytest.
+Only terminal.py and command.py use rich. No module of this package imports a framework or pytest.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def print_differences(found: Differences, console: Any) -> None:
-    """Print the versions, a table of counts by clause, and the changes, with the worst kind first."""
+    """Print the versions, a table of counts by clause, and the changes. The worst kind of change comes first."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,8 +1,8 @@
 """Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
 part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. One mark
-stands for all passes, and numbers count the other outcomes. Each variant (kernels off, read-only, ...) has a further
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A cell shows
+one mark for all passes, and the counts of all other outcomes. Each variant (kernels off, read-only, ...) has a further
 row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
@@ -42,7 +42,8 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row: the head, the number of distinct cases, and for each column a cell with one part per mode."""
+    """A row of the compact matrix. The row contains a head, the number of distinct cases, and one cell per column. A
+    cell has one part per mode."""
 
     head: str
     cases: int
@@ -61,7 +62,7 @@ class Compact:
     """The modes of each column, in the order of the parts in its cells."""
     groups: list[Line]
     settings: list[Line]
-    """The rows of totals: one row per variant, with one part for all modes."""
+    """The rows with totals. There is one row per variant, and its cells have one part for all modes."""
 
 
 def compact(runs: Sequence[Run]) -> Compact:
@@ -130,8 +131,8 @@ def _spaced(counts: Counter[str]) -> Parts:
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Return the counts of all outcomes except passes as parts. If cases pass and no case fails, a mark for the passes
-    comes first."""
+    """Return parts with the counts of all outcomes except passes. If cases pass and no case fails, a mark for the
+    passes comes first."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]

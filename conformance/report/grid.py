@@ -71,8 +71,8 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return the parts (outcome, text) of a cell, with passes first. A text is a mark and a count, such as "14" or
-    "u24"."""
+    """Return the parts (outcome, text) of a cell, with passes first. A text consists of a mark (which may be empty) and
+    a count, such as "14" or "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 
@@ -113,10 +113,10 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (names of runs, outcome and number of cases, reason) for unsupported cases, deviations and cases within a
-    bound. Notes on runs follow, as (name of the run, "note", text).
+    """Return remarks on unsupported cases, deviations and cases within a bound. A remark is (names of runs, outcome and
+    number of cases, reason). The notes on runs follow, each as (name of the run, "note", text).
 
-    Each reason of a backend occurs once. An example:
+    For each backend, each reason occurs in only one remark. An example of a remark:
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
@@ -138,8 +138,8 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return the names of several runs of one backend. A later name that begins with the first name omits this
-    beginning."""
+    """Return the names of several runs of one backend as one text. If a later name begins with the first name, this
+    beginning is omitted."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 

@@ -42,7 +42,7 @@ FIELDS = ("reason", "expected", "got", "kind", "issue")
 CALL_OF_PASS = 1200
 #: The number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
-#: The number of lines about runs without a column that are visible at once; further lines open on demand.
+#: The largest number of lines about runs without a column that are visible at once. More lines are all collapsed.
 FOLDED = 4
 
 
@@ -160,7 +160,8 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return HTML with one paragraph per kind of run without a column. More than `FOLDED` paragraphs are collapsed."""
+    """Return HTML with one paragraph per kind of run without a column. If there are more than `FOLDED` paragraphs, the
+    page collapses them."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)
@@ -190,8 +191,8 @@ def _runs(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases for page.js. Outcomes are one letter per case and column. Each text occurs once; cases refer to
-    texts by number."""
+    """Return the cases as data for page.js. The outcome of a case in a column is one letter. Each text is stored once,
+    and cases refer to texts by number."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}

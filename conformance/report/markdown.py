@@ -78,7 +78,7 @@ def _problems(run: Run, name: str) -> str:
 
 # ---------------------------------------------------------------------- text that came from outside
 def word(text: str) -> str:
-    """Return a text unchanged if Markdown shows the text unchanged, else as code."""
+    """Return the text itself if Markdown shows the text unchanged. Otherwise return the text as code."""
     plain = re.fullmatch(r"[\w .,+()\-]*", text, re.ASCII) and not re.search(r"\b_|_\b|__|www", text)
     return text if plain else code(text)
 

@@ -1,4 +1,5 @@
-"""Merge several reports into one. The reports must have the same vectors, and two runs of one column need --replace."""
+"""Merge several reports into one. The reports must come from the same vectors. If two reports contain the same column,
+the merge needs --replace."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
 
 def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
     """Raise UsageError if the vectors or the specification of the runs differ, because such runs are not comparable.
-    `advice` is the end of the message."""
+    The message of the error ends with `advice`."""
     for fact in ("spec", "vectors"):
         first = {run.fact(fact): run for run in reversed(runs)}
         if len(first) > 1:

@@ -1,4 +1,4 @@
-"""Read JSON lines as runs. A report may come from an untrusted source, so the type of every value is checked first.
+"""Read JSON lines as runs. A report may come from an untrusted source, so this module checks the type of every value.
 
 This module replaces unprintable characters with Python escapes, so that renderers write only printable text. Examples
 of unprintable characters are terminal escape sequences, marks that change the direction of text, and halves of
@@ -107,7 +107,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """The error for a faulty line. A ``broken`` line may be the first half of a valid line."""
+    """The error for a faulty line. ``broken`` is True if the line may be the first half of a valid line."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)
@@ -163,8 +163,8 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """Return a line as a dict. The dict has only known fields, with the types in KINDS and with printable texts. Raise
-    _LineError if the line is faulty."""
+    """Return a line as a dict. The dict contains only known fields, whose values have the types in KINDS. All texts in
+    the dict are printable. Raise _LineError if the line is faulty."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

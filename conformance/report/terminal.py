@@ -26,7 +26,8 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """Return a rich console. The width is that of the terminal or of the variable COLUMNS, else `edge`."""
+    """Return a rich console. The console is as wide as the terminal, or as the variable COLUMNS requires. If there is
+    neither a terminal nor this variable, the width is `edge`."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -126,7 +127,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """Return rich tables. The upper rows are groups of cases; the lower rows have the counts of outcomes per
+    """Return rich tables. The upper rows stand for groups of cases. The lower rows contain the counts of outcomes per
     variant."""
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,5 @@
-"""A tiny array library that stands for your library, with tensors in NumPy memory and a sparse gradient.
+"""A tiny array library that takes the place of your library in this example. The library has tensors in NumPy memory,
+and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
 properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half
@@ -61,8 +62,8 @@ class Tensor:
 
 
 class RowGradient:
-    """The library's sparse gradient: values (n, ...) for the rows (n,) of a table with the given shape. Rows may
-    repeat."""
+    """The library's sparse gradient of a table with the given shape. ``values[k]`` belongs to row ``rows[k]`` of the
+    table; a row may occur several times."""
 
     def __init__(self, values: Tensor, rows: Tensor, shape: tuple[int, ...]) -> None:
         self.values, self.rows, self.shape = values, cast(rows, "i64"), shape

@@ -1,5 +1,5 @@
 """Define the arguments that `islices diff` and `islices parity` share: facts about the compared trainings, and pairs of
-names. The metadata of files may also contain facts.
+names. The metadata of the compared files may also contain such facts.
 
 May import: `islices.cli`.
 """
@@ -38,8 +38,8 @@ def pairs(options: argparse.Namespace) -> dict[str, str]:
 
 
 def short_names(a: str, b: str) -> tuple[str, str]:
-    """Return short names of two paths for a report: the stems if they differ, else the file names, else the given
-    paths."""
+    """Return short names of two paths for a report. The short names are the stems, or the file names if the stems are
+    equal. If the file names are equal too, return the given paths."""
     paths = Path(a).resolve(), Path(b).resolve()
     for one, other in ((p.stem for p in paths), (p.name for p in paths)):
         if one != other:

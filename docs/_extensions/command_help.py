@@ -1,5 +1,5 @@
-"""Define the directive ``islices-commands``, which makes a section with the --help text of each subcommand of
-`islices`."""
+"""Define the directive ``islices-commands``. For each subcommand of `islices`, the directive makes a section that
+contains the --help text of the subcommand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ COLUMNS = "88"
 
 
 class CommandHelp(SphinxDirective):
-    """A directive without arguments or content. The directive shows the commands that `islices --help` lists."""
+    """A directive without arguments or content. The directive shows the help of every command that `islices --help`
+    lists."""
 
     def run(self) -> list[nodes.Node]:
         return [_section(name, help_of([name])) for name in cli.command_names()]

@@ -1,7 +1,7 @@
-"""Set the order of the pages, their descriptions and their search terms.
+"""Set the order, the descriptions and the search terms of the pages.
 
-The side bar lists the titles of the pages in the order of `page_order` in conf.py. A toctree directive in docs/index.md
-would show as a block of code on GitHub.
+The side bar lists the titles of the pages in the order of `page_order` in conf.py. The list is built here, because
+GitHub would show a toctree directive in docs/index.md as a block of code.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Contents(SphinxTransform):
 
 
 class SearchTerms(SphinxTransform):
-    """A transform that adds index entries for `search_terms`. The search then lists these pages before pages that only
-    contain the words."""
+    """A transform that adds index entries for `search_terms`. A search for one of these terms then lists the page of
+    the term before pages that only contain the words."""
 
     default_priority = 190
 
@@ -52,7 +52,7 @@ class SearchTerms(SphinxTransform):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Add the first paragraph of a page to the HTML head as the page's description, cut to LONGEST characters."""
+    """Write the first paragraph of a page, cut to LONGEST characters, into the HTML head as the page's description."""
     first = doctree.next_node(nodes.paragraph) if doctree is not None else None
     if first is not None:
         text = " ".join(first.astext().split())

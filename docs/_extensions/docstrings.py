@@ -1,6 +1,6 @@
-"""Convert docstrings, which are written for editors, to valid reStructuredText.
+"""Escape the characters of docstrings that reStructuredText would read as markup.
 
-In reStructuredText, the star of ``(n, *row_shape)`` would begin an emphasis, and ``|x|`` would be a substitution.
+The star of ``(n, *row_shape)`` would begin an emphasis, and ``|x|`` would be a substitution.
 """
 
 from __future__ import annotations

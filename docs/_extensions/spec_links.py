@@ -1,4 +1,5 @@
-"""Add links that the text of a page omits: from "SPEC clause 16" to the clause, and from a folder to its README."""
+"""Turn mentions of a clause, for example "SPEC clause 16", into links to the clause. Redirect links to a folder to the
+README of the folder."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def _parents(node: nodes.Node) -> Iterator[str]:
 
 
 class FolderLinks(SphinxTransform):
-    """A transform that redirects links to folders. A link leads to the folder's README, or becomes plain text if the
-    folder has no README."""
+    """A transform that turns a link to a folder into a link to the folder's README. If the folder has no README, the
+    link becomes plain text."""
 
     default_priority = 200
 

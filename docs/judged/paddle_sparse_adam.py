@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam starts bias correction at step 2 for sparse gradients, so step 1 is 0.74 of Adam's."""
+"""paddle.optimizer.Adam starts bias correction at step 2 for sparse gradients, so step 1 is 0.74 times Adam's."""
 
 import paddle
 

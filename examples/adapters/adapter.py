@@ -1,4 +1,4 @@
-"""Answer the calls of `islices conform --command "python adapter.py"` and of `islices judge`, without importing
+"""Answer calls of `islices conform --command "python adapter.py"` and of `islices judge`. The program does not import
 islices."""
 
 import json
@@ -75,8 +75,8 @@ def norm(x, ord=None):
 
 
 def optimizer_steps(name, hyper, table, grads, steps=None, **options):
-    """Take steps of sgd (SPEC clause 16). The learning rate and the result of each operation are rounded to the table's
-    type."""
+    """Take the steps of SGD (SPEC clause 16). The learning rate and the result of each operation are rounded to the
+    table's type."""
     if name != "sgd" or hyper["dict"].keys() != {"lr"} or options not in ({}, {"rows": "touched"}):
         raise UnsupportedError("other optimizers and options")
     w, lr = array(table).copy(), number(hyper["dict"]["lr"])
@@ -99,7 +99,7 @@ def optimizer_steps(name, hyper, table, grads, steps=None, **options):
 
 
 def formula_step(formula, t, options, weights, gradient, state):
-    """Compute a step for `islices judge`: one row-sparse formula, with one accumulator per row."""
+    """Take one step of FBGEMM's row-wise Adagrad, which has one accumulator per row, for `islices judge`."""
     if formula != "fbgemm.EXACT_ROWWISE_ADAGRAD":
         raise UnsupportedError(formula)
     lr, eps, decay = (np.float32(number(options["dict"][name])) for name in ("lr", "eps", "weight_decay"))

@@ -1,9 +1,9 @@
-"""Preflight: before any data are sent, ranks check that their arguments match.
+"""Check that the arguments of all ranks match before any data are sent. This check is called preflight.
 
-Preflight normally needs one small collective. If a rank has failed, or if arguments differ, a second collective sends
-the details to all ranks. A failed rank raises its error, and all other ranks raise a `RankError` with the number of the
-failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that has failed. SPEC
-clause 25.
+Preflight normally needs one small collective. If a rank has failed or arguments differ, a second collective sends the
+details to all ranks. The failed rank then raises its error, and all other ranks raise a `RankError` with the number of
+the failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that has failed.
+SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from islices.backend import Host
 from islices.distributed.group import Group, RankError
 
 T = TypeVar("T")
-#: Name -> JSON value, for values that must be the same on every rank. The names are those that users know.
+#: name -> JSON value, for values that must be the same on every rank. Error messages contain the names.
 Facts: TypeAlias = Mapping[str, Any]
-#: One rank's part of a call: the result, the values that must be the same on every rank, and the numbers to send to all
-#: ranks.
+#: One rank's part of a call: (the result, the values that must be the same on every rank, the numbers to send to all
+#: ranks).
 Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
-#: The first number of a message. It identifies the protocol and its version.
+#: The first number of every message, which identifies the protocol and its version.
 MAGIC = 0x15C1CE500000001
-#: The count of fixed numbers in the first message: MAGIC, a flag for an error, two halves of a digest, the number of
-#: counts, the length of the text.
+#: The first message begins with this many numbers: MAGIC, 1 if this rank has an error, the digest in two halves, the
+#: number of counts, and the length of the text.
 FIXED = 6
 #: The number of counts that fit into the first message; more counts need a second message.
 WITHIN = 26
-#: The most characters of a rank's error that messages show.
+#: Messages show at most this many characters of a rank's value.
 LONGEST = 200
 
 
 class Agreement(NamedTuple):
-    """The messages of all ranks: the counts and the facts of each rank.
+    """The messages that all ranks sent: the counts and the facts of each rank.
 
     `each` is None if the facts are the same on all ranks.
     """
@@ -64,13 +64,13 @@ def agree(
     call : str
         The name of the called function, for messages.
     facts : mapping of str to JSON values
-        The values that must be the same on every rank, with the names that users know.
+        The values that must be the same on every rank, by the names under which users know them.
     counts : sequence of int
-        Numbers to send to all ranks. Every rank has the same number of counts.
+        Numbers to send to all ranks. Every rank must send equally many.
     error : Exception, optional
-        The error of this rank, if there is one; `agree` raises the error after the collectives.
+        The error of this rank, if it has failed. `agree` raises the error after the collectives.
     optional : bool
-        True if a value may be None on a rank and not None on others. The caller then reads `Agreement.each`.
+        True if a value may be None on some ranks only. The caller must then read `Agreement.each`.
     free : container of str
         Names whose values may differ between ranks.
 
@@ -125,10 +125,11 @@ def together(
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Prepare this rank's part of a call, and return (result, the agreement) once every rank has prepared its part.
+    """Prepare this rank's part of a call, and wait until every rank has prepared its part. Return (the result of
+    `prepare`, the agreement).
 
-    If one rank fails, every rank raises. `error` is an earlier failure of this rank. For `optional` and `free` see
-    `agree`.
+    If one rank fails, every rank raises an error. `error` is an error that this rank had before the call. `agree`
+    describes `optional` and `free`.
     """
     try:
         if error is not None:
@@ -141,9 +142,10 @@ def together(
 
 
 def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
-    """Return (this rank's message, the error). The message is the facts or, after an error, the text of the error.
+    """Return (this rank's message, the error or None). The message contains the facts or, after an error, the text of
+    the error.
 
-    If the facts cannot be serialised, that failure is the error.
+    If the facts cannot be serialised, the result contains that error.
     """
     if error is None:
         try:
@@ -157,9 +159,9 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
 
 
 def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
-    """Describe the differences between the ranks' values name by name; return "" if there are none.
+    """Describe how the ranks' values differ, name by name. If the values do not differ, return "".
 
-    If `optional`, None on a rank is equal to any value, provided that every rank has the name. Names in `free` are not
+    If `optional` is True and every rank has a name, None counts as equal to any value. Names in `free` are not
     compared.
     """
     names = dict.fromkeys(name for one in each for name in one if name not in free)
@@ -186,7 +188,7 @@ def _words(value: Any) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return a text such as "rank 3" or "ranks 0 to 6, 8 and 9", with runs of numbers shortened."""
+    """Return a text such as "rank 3" or "ranks 0 to 6, 8 and 9", in which runs of numbers are shortened."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

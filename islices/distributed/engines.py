@@ -1,20 +1,23 @@
-"""Find the `Group` that connects an array, or an engine's object, with other ranks.
+"""Find the `Group` of ranks that an argument ``group=`` stands for.
 
-Engines are found like backends (`islices.core.registry`). Built-in engines are ``islices.backends.NAME.collectives``;
-others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``, and
-also the name of the module that defines the engine's objects. Without a name in ``group=``, an engine is used only
-after that module has been imported, or, for MPI, if a launcher has started the process. The engine serves the framework
-of the same name, and MPI serves every other framework. An entry point refers to a module, or an object, with the
-functions of `Engine` and, optionally, these functions:
+islices finds engines in the same way as backends (`islices.core.registry`). Built-in engines are the modules
+``islices.backends.NAME.collectives``. Other packages can add engines with entry points of the group
+``islices.engines``. The name of the entry point is the name of the engine, which users pass as ``group=``. The module
+that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after
+this module has been imported. MPI is also used if a launcher has started the process. An engine sends the arrays of the
+framework with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an
+object with the functions of `Engine`. The module may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
-    Returns the ranks of the program that runs or is being traced, or None if there is no program. x is the caller's
-    group. A framework whose programs run on several ranks needs this function.
+    Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
+    the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
-    Returns True if a launcher has started this process together with others, and `default_group` can start the engine.
+    Returns True if a launcher has started this process together with others, so that `default_group` can start the
+    engine.
 ``start(rank, size, timeout, meeting) -> Group``
-    Connects this process with size - 1 others on the same machine. meeting is the path of a file that does not exist
-    yet, in a folder that the processes share. The conformance suite needs this function to run the engine.
+    Connects this process with size - 1 other processes on the same machine. `meeting` is the path of a file that does
+    not exist yet, in a folder that all these processes can read and write. The conformance suite needs this function to
+    test the engine.
 
 No engine is imported before its first use.
 """
@@ -35,46 +38,47 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-#: {a built-in engine's name: the module that defines its objects}
+#: name of a built-in engine -> the module that defines the engine's objects
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"
 
 
 class Engine(Protocol):
-    """The functions of every engine."""
+    """The functions that every engine must have."""
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
-        """Return the group of all ranks of the engine. If the engine has not been started, raise a RuntimeError that
-        says how to start it."""
+        """Return the group of all ranks that the engine connects. If the engine has not been started, raise a
+        RuntimeError that says how to start it."""
 
     @abstractmethod
     def running(self) -> Group | None:
-        """Return the group of all ranks, or None if the engine has not been started. Do not start the engine."""
+        """Return the group of all ranks, or None if the engine has not been started. This function must not start the
+        engine."""
 
     @abstractmethod
     def wrap(self, x: Any, timeout: float | None) -> Group | None:
-        """Return the group of an object of the engine (a torch ProcessGroup, an mpi4py communicator), or None for any
-        other object."""
+        """Return the group for an object of the engine, such as a torch ProcessGroup or an mpi4py communicator. Return
+        None for any other object."""
 
 
 def list_engines() -> dict[str, str]:
-    """Return a dict from the names of engines to the modules that define the engines' objects, built-in engines first.
-    Import no engine."""
+    """Return a dict that maps the names of engines to the modules that define the engines' objects. Built-in engines
+    come first. No engine is imported."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
 def load_engine(name: str) -> Engine:
-    """Load the engine with a name that `list_engines` returns.
+    """Import an engine. `name` is a key of `list_engines()`.
 
     Raises
     ------
     ImportError
         The engine cannot be imported.
     TypeError
-        The engine does not have every function of `Engine`.
+        The engine lacks a function of `Engine`.
     ValueError
-        Several distributions claim the name.
+        Several packages define an engine with this name.
     """
     points = entry_points(ENTRY_POINTS).get(name, [])
     if name in BUILTIN:
@@ -90,26 +94,26 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(framework: str) -> str:
-    """Return the default engine of a framework's arrays."""
+    """Return the name of the engine that sends a framework's arrays by default."""
     return framework if framework in list_engines() else "mpi"
 
 
 def get_group(group: Any = None, *, like: Backend | None = None, timeout: float | None = None) -> Group:
-    """Return the group of ranks that an argument ``group=`` means.
+    """Return the group of ranks that an argument ``group=`` stands for.
 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
-        An engine's own object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, or a
-        tf.distribute strategy of several workers. The name of an engine ("torch", "mpi", "jax", "tensorflow" or an
-        installed one) means all ranks that the engine connects. None means the only engine that connects several
-        processes. If several engines do, None means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI
-        for NumPy and MXNet.
+        A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
+        ranks that the engine connects. An engine's own object is a torch.distributed ProcessGroup or DeviceMesh, an
+        mpi4py communicator, or a tf.distribute strategy of several workers. None stands for the only engine that
+        connects several processes. If several engines do, None stands for the framework's engine: torch.distributed,
+        JAX, TensorFlow, or MPI for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send, which decides between several engines. Without `like`, the function raises
-        ValueError if several engines are possible.
+        The backend of the arrays to send. If several engines are possible, `like` decides between these engines.
+        Without `like`, the function then raises ValueError.
     timeout : float, optional
-        Seconds to wait for another rank. The default is the engine's timeout, or 600 for MPI.
+        The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI.
 
     Returns
     -------
@@ -118,11 +122,11 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Raises
     ------
     TypeError, ValueError
-        `group` or `timeout` is none of the values above, or `group` is None and several engines are possible.
+        `group` or `timeout` is invalid, or `group` is None and several engines are possible.
     RuntimeError
-        The engine has not been started; the message says how.
+        The engine has not been started. The message says how to start it.
     ModuleNotFoundError
-        The engine is not installed; the message has the pip command.
+        The engine is not installed. The message contains the pip command that installs it.
 
     Notes
     -----
@@ -158,23 +162,24 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
 
 
 def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Group | ArrayGroup:
-    """Return the ranks that ``group=`` means for these leaves.
+    """Return the ranks that an argument ``group=`` stands for if these leaves are sent.
 
-    The ranks are those of the program that runs or is being traced; if there is none, they are a `Group` of processes.
+    If a program is running or being traced, the result is the ranks of this program, an `ArrayGroup`. Otherwise the
+    result is a `Group` of processes.
 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
     leaves : iterable
-        The caller's gradients. If group is None and several engines connect ranks, the first leaf that belongs to a
-        framework decides the engine.
+        The caller's gradients. If `group` is None and several engines connect ranks, the first leaf that belongs to a
+        framework determines the engine.
     error : Exception or None
-        The error in this rank's arguments, which the caller then reports to the other ranks.
+        The error in this rank's arguments, if there is one. The caller reports it to the other ranks later.
 
     Raises
     ------
     Exception
-        `error`, or the error in `group`, if the other ranks are unknown.
+        The other ranks cannot be found. The function raises `error` or, if it is None, the error in `group`.
     """
     known = [(of, leaf) for leaf in leaves if (of := backend_of(leaf)) is not None]
     B = known[0][0] if known else None
@@ -199,10 +204,11 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
 
 
 def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Group:
-    """Return the group of processes that ``group=`` means; B is the backend of the arrays to send, or None.
+    """Return the group of processes that an argument ``group=`` stands for. B is the backend of the arrays to send, or
+    None if it is unknown.
 
-    If there is no such group, raise `error`, an earlier failure of this rank. If `error` is None, raise the error in
-    `group`.
+    If there is no such group, raise `error`, which is an earlier error of this rank. If `error` is None, raise the
+    error in `group`.
     """
     try:
         return get_group(group, like=B)
@@ -214,15 +220,16 @@ def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Gr
 
 
 def backend_of(x: Any) -> Backend | None:
-    """Return the backend of an object. Return None if the object belongs to no framework, or raises an error."""
+    """Return the backend of an object. Return None if the object belongs to no framework, or if the search raises an
+    error."""
     try:
         return find_backend(x)
-    except Exception:  # a later check raises it, and reports it to the other ranks
+    except Exception:  # a later check raises the error, and reports it to the other ranks
         return None
 
 
 def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
-    """Return (the backend that an argument ``like=`` means, None) or (None, the error)."""
+    """Find the backend that an argument ``like=`` stands for. Return (the backend, None), or (None, the error)."""
     try:
         return get_backend(like), None
     except Exception as error:
@@ -233,9 +240,10 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
     """Return the group of the only engine that connects several processes.
 
-    If several engines do, return the group of the framework's engine. Raise ValueError if `framework` is None, or if
-    the framework's engine connects none. If no engine does, return the group of the framework's engine (None means
-    NumPy). That engine raises an error with instructions unless the engine has been started. SPEC clause 25.
+    If several engines connect processes, return the group of the framework's engine. Raise ValueError if `framework` is
+    None, or if the framework's engine is not one of them. If no engine connects processes, return the group of the
+    framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started, it raises an
+    error with instructions. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:
@@ -254,7 +262,7 @@ def _imported() -> list[str]:
 
 
 def _usable() -> Iterator[tuple[str, Engine]]:
-    """Yield (name, engine) for the engines whose module has been imported, except engines that cannot be loaded."""
+    """Yield (name, engine) for each engine whose module has been imported. Skip engines that cannot be loaded."""
     for name in _imported():
         try:
             yield name, load_engine(name)
@@ -263,9 +271,9 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return the groups of the engines that connect this process with others, with the engines' names as keys.
+    """Return a dict from the names of the engines that connect this process with others to their groups.
 
-    If no engine connects processes, but an MPI launcher has started this process, start MPI.
+    If no engine connects processes and an MPI launcher has started this process, start MPI.
     """
     groups: dict[str, Group] = {}
     for name, engine in _usable():
@@ -283,5 +291,5 @@ def _is_traced(B: Backend, leaf: Any) -> bool:
         if isinstance(leaf, IndexedSlices):
             return B.is_traced(leaf.values)
         return B.is_traced(B.from_native(leaf).values if B.is_native(leaf) else leaf)
-    except Exception:  # a later check raises it, and reports it to the other ranks
+    except Exception:  # a later check raises the error, and reports it to the other ranks
         return False

@@ -1,9 +1,9 @@
-"""Sum leaves over ranks, once the ranks have agreed on shapes and dtypes. All leaves of a tree share the collectives.
+"""Sum leaves over ranks on the host, after the ranks have agreed on shapes and dtypes. One set of collectives sends all
+leaves of a tree.
 
-The sums are computed on the host.
-
-Leaves that are sent by ranges are cut first. The parts are sent to their owners, and the owners sum them. Then the
-sums, and the leaves that are gathered whole, are sent to every rank.
+For the strategy "ranges", each rank cuts its leaf into one part per rank. Each part is sent to the rank that owns the
+range, and the owner sums the parts. Then all ranks send these sums, and the leaves of the strategy "gather", to every
+rank.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from islices.distributed.strategy import choose, costs
 
 
 class HostLeaf(NamedTuple):
-    """A leaf in the form that ranks send: a dense array's elements, or the indices and values of coalesced slices.
+    """A leaf in the form in which ranks send it. The columns are the elements of a dense array, or the indices and
+    values of coalesced slices.
 
-    bfloat16 arrays are uint16 here. `rows` is the number of the table's rows, or None if unknown.
+    Values in bfloat16 are stored as uint16. `rows` is the number of rows of the table, or None if it is unknown.
     """
 
     columns: Sequence[Host]
@@ -38,21 +39,20 @@ class HostLeaf(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """Return the number of stored rows, or of elements of a dense array."""
+        """Return the number of stored rows, or the number of elements of a dense array."""
         return len(self.columns[0])
 
     def forms(self, n: int) -> list[Form]:
-        """Return the shapes and dtypes of the leaf's arrays if the leaf has n rows."""
+        """Return the shapes and dtypes that the leaf's arrays would have with n rows."""
         return [((n, *x.shape[1:]), x.dtype) for x in self.columns]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
-        """Return the sum of the ranks' parts of the leaf, added in the order of ranks. For slices, also empty
-        `received`.
-        """
+        """Add the ranks' parts of the leaf in the order of ranks, and return the sum. If the leaf is sparse, also empty
+        `received`."""
         return HostLeaf([fold_dense([x for (x,) in received])]) if self.dense else fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
-        """Return the ranks' parts of the leaf, concatenated in the order of ranks, and empty `received`."""
+        """Concatenate the ranks' parts of the leaf in the order of ranks, and empty `received`."""
         with HOST.scope():
             columns = [HOST.concat(parts) for parts in zip(*received, strict=True)]
         received.clear()
@@ -60,14 +60,15 @@ class HostLeaf(NamedTuple):
 
 
 def sparse_leaf(values: Host, indices: Host, rows: int | None) -> HostLeaf:
-    """Return coalesced slices as a leaf to send. Indices become int32 if int32 holds all row numbers."""
+    """Return coalesced slices as a leaf to send. If int32 can represent all row numbers, the indices become int32."""
     return HostLeaf([indices.astype(narrow(rows, indices.dtype), copy=False), values], rows)
 
 
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
-    """Return the sum of the ranks' slices, each [indices, values], added in the order of ranks.
+    """Add the slices of all ranks in the order of ranks, and return the sum. Each item of `received` is [indices,
+    values].
 
-    Afterwards `received` is empty, so that the sums may reuse the memory of the ranks' arrays.
+    The function empties `received`, so that the sums can reuse the memory of the ranks' arrays.
     """
     indices, values = like.joined(received).columns
     values, indices = modes.run("sum_rows", HOST, (values, indices), rows=like.rows, loose=False)
@@ -75,7 +76,7 @@ def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
-    """Return the sum of the ranks' blocks, added in the order of ranks.
+    """Add the blocks of all ranks in the order of ranks, and return the sum.
 
     16-bit values are added in float32, and the sum is rounded once.
     """
@@ -87,15 +88,15 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
 
 
 def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host], strategy: str) -> list[HostLeaf]:
-    """Return the sums over ranks, added in the order of ranks.
+    """Sum each leaf over all ranks, in the order of ranks.
 
     Parameters
     ----------
     group : Group
     leaves : sequence of HostLeaf
-        The leaves of this rank. Kinds, shapes and dtypes are the same on every rank.
+        The leaves of this rank. The kinds, shapes and dtypes of leaves must be the same on every rank.
     counts : sequence of int64 arrays
-        counts[r][k] is the number of rows that rank r stores of leaf k; only the counts of sparse leaves are used.
+        counts[r][k] is the number of rows of leaf k that rank r stores. The counts of dense leaves are not used.
     strategy : str
         "auto" or one of `STRATEGIES`.
     """
@@ -123,10 +124,10 @@ def _to_owners(
 ) -> tuple[list[HostLeaf], list[list[int]]]:
     """Send each range to its owner, and sum the range that this rank owns.
 
-    Return the sums, and for each leaf the numbers of rows on each rank.
+    Return (the sums, for each leaf the number of rows of the sum on each rank).
     """
     sparse = not all(leaf.dense for leaf in leaves)
-    mine = np.stack([np.diff(places) for places in cuts], 1)  # this rank's numbers of rows, (rank, leaf)
+    mine = np.stack([np.diff(places) for places in cuts], 1)  # shape (ranks, leaves): the numbers of this rank's rows
     theirs: Sequence[Host] = [mine[group.rank]] * group.size  # right if all leaves are dense
     if sparse:
         theirs = [
@@ -142,26 +143,25 @@ def _to_owners(
 
 
 def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[list[Form]]:
-    """Return the shapes and dtypes of each rank's arrays.
-
-    `counts` has, for each rank, the numbers of rows of the leaves.
-    """
+    """Return the shapes and dtypes of each rank's arrays. For each rank, `counts` contains the numbers of rows of the
+    leaves."""
     return [[form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))] for row in counts]
 
 
 def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
-    """Remove and return the leaf's arrays from the lists of each rank's arrays.
+    """Remove the leaf's arrays from each rank's list of arrays, and return them.
 
-    All arrays of a rank share memory, which is freed with the last array.
+    All arrays of a rank share one block of memory. The block is freed when the last of these arrays is.
     """
     return [[of_rank.pop(0) for _ in leaf.columns] for of_rank in received]
 
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return the cuts of this rank's rows, with the numbers of the leaves that are sent by ranges as keys.
+    """Return where this rank's rows are cut. The keys of the dict are the numbers of the leaves that use the strategy
+    "ranges".
 
-    The cuts of a leaf are an array of shape (ranks + 1,).
+    Each value is an array of shape (ranks + 1,).
     """
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
     found = {k: even_bounds(leaf.stored, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
@@ -175,9 +175,9 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """Return the fastest strategy for a leaf under the assumption that half of all rows are distinct.
+    """Return the fastest strategy for a leaf, on the assumption that half of all ranks' rows are distinct.
 
-    `each` has the ranks' numbers of rows.
+    `each` contains the number of rows on each rank.
     """
     ranks, most = len(each), max(each)
     row_bytes = sum(math.prod(x.shape[1:]) * x.itemsize for x in leaf.columns)

@@ -1,7 +1,8 @@
-"""The rows that a rank fetches from a sharded table, and the transfer of their gradient to the owners of the rows.
+"""Fetch rows of a sharded table from the ranks that own them, and send gradients of these rows back to the owners.
 
-A rank sends ids, gets rows back, and later sends gradients. Ranks send host arrays, in which bfloat16 is stored as
-uint16. The ids of a rank are distinct and ascending, so each owner gets one contiguous piece. SPEC clause 26.
+A rank sends ids to the owners, gets rows from them, and later sends them gradients. All these are host arrays, in which
+bfloat16 is stored as uint16. The ids are distinct and ascending, so each owner gets one contiguous piece of them. SPEC
+clause 26.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ if TYPE_CHECKING:
 
 
 class Routes(NamedTuple):
-    """The rows that this rank requested, and the rows that each rank requested from this rank."""
+    """The rows that this rank requested from other ranks, and the rows that other ranks requested from this rank."""
 
-    #: where this rank's distinct ids are cut, (ranks + 1,): the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r
+    #: shape (ranks + 1,): this rank's distinct ids at the positions cuts[r] to cuts[r + 1] - 1 are rows of rank r
     cuts: Host
-    #: the rows that each rank fetches from this rank, ascending; this rank's first row counts as 0
+    #: the rows that each rank fetches from this rank, in ascending order and counted from this rank's first row
     requested: list[Host]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """The rows that one rank's lookups need, fetched from their owners.
+    """The rows that `ShardedTable.fetch` fetched for the lookups of one rank.
 
     Attributes
     ----------
     table : Table
-        The distinct rows, ascending by row number, in the framework of the sharded table. The rows are a copy: lookups
-        and derivatives use the values from the time of the fetch.
+        The distinct rows in ascending order of their row numbers, in the framework of the sharded table. The rows are
+        copies, so lookups and derivatives use the values at the time of the fetch.
     ids : int array of the shape of the fetched ids
-        The positions of the ids in ``table``; a padding id has the position ``table.padding_idx``.
+        For each id, the number of its row in ``table``. The row of a padding id is ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
-        The numbers of the rows of ``table`` in the sharded table.
+        For each row of ``table``, its row number in the sharded table.
 
     Notes
     -----
@@ -80,9 +81,9 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Return (values, places) of the coalesced gradient of a batch's table, without the padding row.
+    """Sum the duplicates of the gradient of a batch's table, and return its (values, places) without the padding row.
 
-    `places` are row numbers of the batch's table.
+    `places` contains row numbers of the batch's table.
     """
     B, weights, padding = table.backend, table.weights, table.padding_idx
     leaf, _ = accept_gradient(B, B.dtype(weights), table.shape, grad)
@@ -99,9 +100,9 @@ def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
 
 # ---------------------------------------------------------------------- between the ranks
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
-    """Send the ids to the ranks that own the rows, and return the routes.
+    """Send this rank's ids to the ranks that own the rows, and return the routes.
 
-    `ids` are int64, distinct and ascending; the ids at cuts[r] to cuts[r + 1] - 1 are rows of rank r.
+    `ids` must be int64, distinct and ascending. The ids at the positions cuts[r] to cuts[r + 1] - 1 are rows of rank r.
     """
     dtype = narrow(int(np.diff(bounds).max()), np.int64)
     parts = [[(rows - first).astype(dtype)] for rows, first in zip(np.split(ids, cuts[1:-1]), bounds[:-1], strict=True)]
@@ -112,7 +113,7 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    The function `take` reads the requested rows of this rank's shard.
+    The function `take` reads the rows that other ranks requested from this rank's shard.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])
@@ -122,10 +123,12 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Ho
 
 
 def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host) -> tuple[Host, Host]:
-    """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
+    """Add the contributions of all ranks to the gradient of this rank's shard, in the order of ranks. Return the
+    (values, rows) of this gradient.
 
-    `values` are the gradients of the fetched rows at the ascending positions `places`. Each rank sends one bit per
-    fetched row, set if the row has a gradient, and then the gradients in the order of the fetched rows.
+    `values` contains the gradients of the fetched rows at the positions `places`, which are ascending. For each fetched
+    row, a rank sends one bit that is 1 if the row has a gradient. Then the rank sends the gradients, in the order of
+    the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)
@@ -145,5 +148,5 @@ def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host
 
 
 def _counts(group: Group, agreed: Agreement) -> list[int]:
-    """Return how many rows each rank sends to this rank, from the counts that all ranks have exchanged."""
+    """Return how many rows each rank sends to this rank. The ranks have already exchanged these numbers."""
     return [int(counts[group.rank]) for counts in agreed.counts]

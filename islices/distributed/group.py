@@ -1,8 +1,8 @@
-"""Define Group, the core's interface to the ranks that an engine connects.
+"""Define Group, through which the core sends data between the ranks that an engine connects.
 
-An engine's adapter (``collectives.py`` in the engine's folder under backends/) sends bytes between ranks with the
-engine's fastest operations. The module `packing` of this folder turns arrays into bytes, and `strategy` chooses the
-data to send. May import: `numpy`.
+Each engine has an adapter, the file ``collectives.py`` in the engine's folder under backends/. The adapter sends bytes
+between ranks with the engine's fastest operations. In this folder, the module `packing` converts arrays to bytes, and
+`strategy` decides which data to send. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-#: A 1-D array of uint8, C-contiguous.
+#: A contiguous 1-D array of uint8.
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankError(RuntimeError):
-    """The error of a call that cannot finish because another rank failed. The call has changed nothing on this rank.
+    """The error that a call raises if another rank has failed. The call has changed nothing on this rank.
 
     SPEC clause 25.
 
@@ -30,7 +30,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks known to have failed; empty if the engine does not report them.
+        The ranks that are known to have failed. The sequence is empty if the engine does not report them.
 
     Examples
     --------
@@ -44,13 +44,13 @@ class RankError(RuntimeError):
 
 
 class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
-    """The error of a call in which another rank did not take part within the engine's timeout. SPEC clause 25.
+    """The error that a call raises if another rank does not take part within the engine's timeout. SPEC clause 25.
 
     Parameters
     ----------
     message : str
     ranks : sequence of int
-        The ranks that did not take part; empty if the engine does not report them.
+        The ranks that did not take part. The sequence is empty if the engine does not report them.
 
     Examples
     --------
@@ -61,9 +61,9 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since the last `reset`: the number of collectives, and the payload bytes.
+    """A group's traffic since the last `reset`: the number of collectives, and the numbers of payload bytes.
 
-    The bytes are those that this rank sent to and received from other ranks.
+    `sent` and `received` count the bytes that this rank sent to other ranks and received from them.
     """
 
     collectives: int = 0
@@ -76,12 +76,12 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """The processes (ranks) that compute together, and the number of this process among them.
+    """A group of processes that compute together. Each process is called a rank.
 
-    Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time. An adapter
-    sets ``engine``, `rank` and `size`, and implements the primitive `_all_to_all`. If the engine has a faster gather
-    than the default one, the adapter also implements `_all_gather`. Both methods may raise any error of the engine;
-    `_failure_of` translates the error.
+    Ranks are numbered from 0 to size - 1; `rank` is the number of this process. All ranks must make the same calls in
+    the same order, one at a time. The adapter of an engine is a subclass, which sets ``engine``, `rank` and `size`, and
+    implements `_all_to_all`. If the engine has a gather that is faster than the default one, the adapter also
+    implements `_all_gather`. Both methods may raise any error of the engine, which `_failure_of` translates.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Group(abc.ABC):
     Attributes
     ----------
     engine : str
-        The engine's name in messages, such as "torch.distributed (gloo)".
+        The engine's name as error messages show it, such as "torch.distributed (gloo)".
     traffic : Traffic
 
     Notes
@@ -122,35 +122,35 @@ class Group(abc.ABC):
 
     # ------------------------------------------------------------------ implemented by an adapter
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        """Return every rank's data in the order of ranks. All ranks know lengths[r], the length of rank r's data; not
-        all lengths are 0.
+        """Return every rank's data in the order of ranks. `lengths` contains the length of each rank's data, and is the
+        same on all ranks. At least one length is not 0.
 
-        The size of the group is above 1. The results may share memory with each other, but never with anything that
-        changes later. Override this method if the engine has a gather that is faster than exchanges between pairs.
+        The group has at least two ranks. The results may share memory with each other, but not with memory that changes
+        later. Override this method if the engine has a gather that is faster than messages between pairs of ranks.
         """
         return self._all_to_all([data] * self.size, lengths)
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Return the bytes that each rank sends to this rank, in the order of ranks. This rank sends parts[r] to rank
-        r, and gets lengths[r] bytes from rank r. Lengths may be 0; the size of the group is above 1."""
+        """Send parts[r] to each rank r, and return the bytes that each rank sends to this rank, in the order of ranks.
+        Rank r sends lengths[r] bytes, which may be 0. The group has at least two ranks."""
 
     def _failure_of(self, error: Exception) -> RankError | None:
-        """Return a `RankError` if the engine's error means that another rank is gone or late, else None.
+        """Return a `RankError` if the engine's error means that another rank has died or is late, else None.
 
-        Other errors are raised unchanged. After any error the group counts as broken.
+        Other errors are raised unchanged. After any error, the group cannot be used any more.
         """
         return None
 
     # ------------------------------------------------------------------ called by the core
     def all_gather(self, data: Bytes, lengths: Sequence[int] | None = None) -> list[Bytes]:
-        """Return every rank's bytes, on every rank.
+        """Send this rank's bytes to all ranks, and return every rank's bytes.
 
         Parameters
         ----------
         data : uint8 NumPy array, shape (n,)
         lengths : sequence of int, optional
-            The length of each rank's bytes; by default the length of this rank's bytes.
+            The number of bytes that each rank sends. By default, all ranks send as many bytes as this rank.
 
         Returns
         -------
@@ -186,11 +186,10 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a context in which only this thread may run the group's collectives.
+        """Let only this thread run the group's collectives within the context.
 
-        Another thread that enters the context at the same time gets RuntimeError. A forked process gets RuntimeError
-        too, unless the group has one rank. Messages do not identify the sender's thread, so ranks would mix up the
-        messages of two simultaneous calls.
+        If another thread enters the context at the same time, it gets a RuntimeError, because messages do not say from
+        which thread they come. A forked process also gets a RuntimeError, unless the group has one rank.
         """
         self._check_process()
         lock = self._thread
@@ -207,7 +206,7 @@ class Group(abc.ABC):
     def _check_process(self) -> None:
         """Raise RuntimeError in a forked process if the group has several ranks.
 
-        In a forked process, a group of one rank gets a new lock and works.
+        A group of one rank works in a forked process, with a new lock.
         """
         if os.getpid() == self._process:
             return
@@ -220,10 +219,11 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """Return a context for collectives that all ranks have agreed to run.
+        """Run collectives that all ranks have agreed to run. If an error leaves the context, the group cannot be used
+        any more.
 
-        An error within the context breaks the group, because the other ranks still wait for the rest of the call. Those
-        ranks would treat this rank's next message as part of the same call.
+        The reason is that the other ranks still wait for the rest of the call, and would take this rank's next message
+        for a part of it.
 
         Parameters
         ----------
@@ -238,9 +238,10 @@ class Group(abc.ABC):
             raise
 
     def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
-        """Run a collective of an adapter, and count the bytes sent and received, without the `own` bytes.
+        """Run a collective of an adapter, and count the bytes that are sent and received. `own` is the number of bytes
+        that stay on this rank, which do not count.
 
-        The `own` bytes stay on this rank. An error breaks the group, and a broken group raises RankError.
+        After any error the group cannot be used any more, and all later calls raise RankError.
         """
         if self._broken is not None:
             raise RankError(
@@ -256,7 +257,7 @@ class Group(abc.ABC):
                 if found is None:
                     raise
                 raise found from error
-            except BaseException:  # also Ctrl-C: after it, messages would arrive in another call
+            except BaseException:  # for example Ctrl-C; this rank's messages would arrive in a later call
                 self._broken = f"{self.engine}: a call was interrupted"
                 raise
         self.traffic.collectives += 1
@@ -266,8 +267,8 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """The group of a single rank, without an engine. Nothing is sent, and calls return the results of one process (SPEC
-    clause 25).
+    """A group of one rank, without an engine. Calls send nothing, and return the same results as in a single process
+    (SPEC clause 25).
 
     Examples
     --------
@@ -287,17 +288,17 @@ class Alone(Group):
 
 
 class ArrayGroup(abc.ABC):
-    """The ranks within one program (a mapped axis, a replica context).
+    """The ranks on which one program runs, such as a mapped axis of JAX or a replica context of TensorFlow.
 
-    The collectives accept the framework's arrays, including traced ones, and are part of the program.
+    The collectives are operations of the program, and accept the framework's arrays, including traced arrays.
 
     Attributes
     ----------
     engine : str
     size : int
-        The number of ranks, known when the program is traced.
+        The number of ranks, which is already known while the program is traced.
     in_loops : bool
-        True if a loop of the program may call the collectives.
+        True if the program may call the collectives within a loop.
     """
 
     engine: str
@@ -306,15 +307,15 @@ class ArrayGroup(abc.ABC):
 
     @abc.abstractmethod
     def all_gather(self, x: Any) -> Any:
-        """Return the ranks' arrays, concatenated along axis 0 in the order of ranks.
+        """Concatenate all ranks' arrays along axis 0, in the order of ranks.
 
-        Static shapes are the same on every rank; otherwise the first dimension may differ.
+        If shapes are static, they must be the same on every rank. Otherwise the first dimension may differ.
         """
 
     def all_to_all(self, x: Any) -> Any:
-        """Send block r of x to rank r. Return the blocks for this rank, concatenated along axis 0 in the order of
-        ranks.
+        """Send block r of x to each rank r. Concatenate the blocks that this rank receives along axis 0, in the order
+        of ranks.
 
-        x has the shape (size * k, ...), and its blocks have k rows.
+        x has the shape ``(size * k, ...)``, and each block has k rows.
         """
         raise NotImplementedError(f"{self.engine}: all_to_all: the engine has none within a program")

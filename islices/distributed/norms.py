@@ -1,14 +1,14 @@
-"""Compute one norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
+"""Compute one norm over the leaves of many ranks, for `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If compiled kernels run on every rank, each rank sends the exact sum of its terms, which is a kilobyte. Every rank adds
-these sums.
+If every rank has compiled kernels, each rank sends the exact sum of its terms, which needs a kilobyte. Every rank then
+adds these sums.
 
-Without kernels on every rank, the terms of a norm are cut into parts at certain bits. The largest term and the number
-of terms determine these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In
-the first, the ranks exchange their largest term and their number of terms. In the second, each rank sends the sums of
-its terms' parts. All of these sums are exact except the last and smallest. So the result does not depend on the number
-of ranks, or on which rank has which leaf. If the result is still undecided, every `DIGIT` further bits need one more
-collective. All ranks see the same numbers, so all ranks make the same collectives. SPEC clause 25.
+If a rank has no kernels, each term of the norm is split at certain bits. The largest term and the number of terms
+determine these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first,
+each rank sends its largest term and the number of its terms. In the second, each rank sends the sums of the parts of
+its terms. All these sums are exact, except the last and smallest one. So the result does not depend on the number of
+ranks, nor on how the leaves are distributed over ranks. If the result is still undecided, one more collective is needed
+for every further `DIGIT` bits. All ranks see the same numbers, so they run the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from islices.norms.norm import (
 
 
 class RankLeaves(NamedTuple):
-    """A rank's part of the gradient."""
+    """The gradients of one rank."""
 
     leaves: list[Leaf | None]  # the leaves of the tree, in order
     own: list[Any]  # the checked leaves that only this rank has
@@ -64,27 +64,26 @@ class RankLeaves(NamedTuple):
         return [leaf.accepted for leaf in self.leaves if leaf is not None]
 
 
-#: The numbers that a rank sends: float64 arrays of shape (1,).
+#: The numbers that a rank sends, as float64 arrays of shape (1,).
 Numbers = list[Array]
-#: A function that returns all ranks' numbers, in the order of ranks. Its arguments are the backend, the values that
-#: must be the same on every rank, and a function that computes this rank's numbers.
+#: A function that sends this rank's numbers to all ranks, and returns all ranks' numbers in the order of ranks. Its
+#: arguments are the backend, the values that must be the same on every rank, and a function that computes this rank's
+#: numbers.
 Tell = Callable[[Backend, Facts, Callable[[], Numbers]], list[Numbers]]
 
 
 class Question(NamedTuple):
-    """The arguments of one norm over ranks."""
+    """The arguments of a norm over many ranks."""
 
     tree: Any
     replicated: Any = False
     ord: float = 2.0
     raw: bool = False
-    #: Name -> value, for values that must be the same on every rank. The names are those that users know.
+    #: name -> value, for values that must be the same on every rank. Error messages contain the names.
     facts: Mapping[str, Any] = {}
 
 
 def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
-    """Return `islices.global_norm` over the ranks of a group."""
-
     def request() -> Question:
         order = check_order(ord, "ord")
         return Question(tree, replicated, order, facts={"ord": order})
@@ -95,7 +94,8 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 def clip_over(
     tree: Any, max_norm: Any, semantics: Semantics, nonfinite: str, group: Any, replicated: Any
 ) -> tuple[Any, Any]:
-    """Clip by global norm over the ranks of a group, and return the results of `islices.clip_by_global_norm`."""
+    """Clip by the global norm over the ranks of a group. The results are the same as for
+    `islices.clip_by_global_norm`."""
     checked: list[tuple[ClipFormula, float, Nonfinite]] = []
 
     def request() -> Question:
@@ -126,7 +126,8 @@ def _held(requested: Question) -> RankLeaves:
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
-    """Return a flag for each leaf of a tree. A flag in place of a container holds for all leaves of the container."""
+    """Return one flag per leaf of a tree. In `replicated`, a flag may stand in the place of a container, and then
+    applies to all its leaves."""
     try:
         flags = prefix_flags(replicated, tree)
     except ValueError as error:
@@ -138,9 +139,9 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 
 # ---------------------------------------------------------------------- the two collectives
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
-    """Return the leaves of this rank's tree, in order, and the norm over the leaves of all ranks of a group.
+    """Return (the leaves of this rank's tree in their order, the norm over the leaves of all ranks of a group).
 
-    If `request` raises an error, this rank reports the error to other processes and then raises it.
+    If `request` raises an error, this rank first reports the error to other processes, and then raises it.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
@@ -159,14 +160,14 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
         return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call))
     if error is not None:
         raise error
-    # all ranks run the same program, so if this rank has no leaves, no rank has numbers to send
+    # all ranks of a program have the same leaves, so if this rank has none, no rank has numbers to send
     if ranks is None or not arrays:
         return held.leaves, _total(held, lambda E, facts, make: [make()])
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
 def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], Numbers]) -> list[Numbers]:
-    """Implement `Tell` for ranks that are processes."""
+    """Send this rank's numbers to all ranks, which are processes. See `Tell`."""
     _, agreed = together(group, call, lambda: (None, facts, np.concatenate(make()).view(np.int64)))
     return [list(one.view(np.float64).reshape(-1, 1)) for one in agreed.counts]
 
@@ -174,7 +175,8 @@ def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], 
 def _tell_within(
     group: ArrayGroup, held: RankLeaves, E: Backend, facts: Facts, make: Callable[[], Numbers]
 ) -> list[Numbers]:
-    """Implement `Tell` for ranks within a program. All ranks of a program have the same ``facts``."""
+    """Send this rank's numbers to all ranks of a program. See `Tell`. All ranks run the same program, so their
+    ``facts`` are the same."""
     B, like = _first(held)
     numbers = make()
     k, mine = len(numbers), E.concat(numbers)
@@ -183,18 +185,18 @@ def _tell_within(
         if E is modes.HOST:  # the program is not being traced
             joined = B.to_numpy(joined)
     joined = E.reshape(joined, (1, group.size * k))
-    # each sum is over one element: adapters keep compilers from reordering additions of results of row_sum, but not of
-    # reshaped arrays
+    # Each row_sum adds only one element. It is needed because adapters keep compilers from reordering additions of
+    # results of row_sum, but not of reshaped arrays.
     columns = [E.row_sum(E.columns(joined, j, j + 1)) for j in range(group.size * k)]
     return [columns[rank * k : (rank + 1) * k] for rank in range(group.size)]
 
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Return the norm, computed from the sums of each rank's kernels, or None if that is impossible.
+    """Compute the norm from the sums that each rank's kernels compute. Return None if this is impossible.
 
-    The order must be 1 or 2, every rank needs kernels, and the sums must determine the norm. `error` is an earlier
-    failure of this rank.
+    The order must be 1 or 2, every rank must have kernels, and the sums must determine the rounded norm. `error` is an
+    earlier error of this rank.
     """
     if error is None and held.ord not in (1.0, 2.0):
         return None
@@ -238,7 +240,7 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 class _Joined:
     """The leaves of all ranks.
 
-    Each rank sends separate sums for the leaves that only this rank has, and for the leaves that every rank has.
+    Each rank sends two kinds of sums: for the leaves that only this rank has, and for the leaves that every rank has.
     """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:
@@ -247,7 +249,7 @@ class _Joined:
         self.own, self.shared = found[:own], found[own:]
 
     def extent(self, E: Backend) -> Extent:
-        """Return the `Extent` of the leaves of all ranks."""
+        """Return the `Extent` of all ranks' leaves together."""
         held = self.held
 
         def extents() -> Numbers:
@@ -260,15 +262,16 @@ class _Joined:
         _, top, _, count, _ = ranks[0]
         for own_top, _, own_count, *_ in ranks:
             top, count = E.maximum(top, own_top), count + own_count
-        if E is modes.HOST:  # while tracing the numbers are unknown, so replicated leaves cannot be compared
+        if E is modes.HOST:  # in traced code the numbers are unknown, so replicated leaves cannot be compared
             _check_same([one[1:4:2] for one in ranks])
             return Extent(top, count, any(one[4][0] for one in ranks))
         return Extent(top, count, any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared]))
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return `sums_of` for the leaves of all ranks: the ranks' sums, and for replicated leaves those of rank 0.
+        """Return the result of `sums_of` for all ranks' leaves together. For replicated leaves, only the sums of rank 0
+        count.
 
-        `top` has the largest absolute value of each row.
+        `top` contains the largest absolute value of each row.
         """
         zero = _constant(E, self.held, 0.0)
 
@@ -288,7 +291,7 @@ class _Joined:
 
 
 def _check_same(counts: Sequence[Any]) -> None:
-    """Raise ValueError, on every rank, if the ranks have different numbers for replicated leaves."""
+    """Raise ValueError on every rank if the ranks' numbers for replicated leaves differ."""
     others = [rank for rank, one in enumerate(counts) if not np.array_equal(one, counts[0], equal_nan=True)]
     if others:
         raise ValueError(
@@ -298,12 +301,12 @@ def _check_same(counts: Sequence[Any]) -> None:
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:
-    """Return the first leaf's backend and values; new arrays are placed on the device of these values."""
+    """Return the backend and the values of the first leaf. New arrays are made on the device of these values."""
     return parts(held.accepted[0])
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """Return a float as a float64 array of E, of shape (1,); return an array unchanged."""
+    """Convert a float to a float64 array of E with the shape (1,). Return an array unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))

@@ -1,6 +1,7 @@
-"""Send arrays between ranks as bytes, and cut rows into one range per rank.
+"""Convert arrays to bytes to send them between ranks, and divide rows into one range per rank.
 
-Sender and receiver already know the shapes and dtypes. In the bytes each array begins at a multiple of 8.
+The receiver already knows the shapes and dtypes, so the bytes do not contain them. Each array begins at a multiple of 8
+bytes.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from islices.backend import Host
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group
 
-#: The form of an array: (shape, dtype).
+#: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
 STEP = 8
-#: The number of rows up to which row numbers are sent as int32.
+#: If a table has at most this many rows, row numbers are sent as int32.
 NARROW = 2**31
-#: The size of each rank's sample of row numbers, from which cuts are chosen, and the number that fills up a smaller
+#: Each rank sends a sample of `SAMPLED` row numbers, from which all ranks choose the cuts. `NOTHING` fills up a smaller
 #: sample.
 SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
-    """Return the dtype in which ranks send row numbers that are stored as `dtype`. `rows` is the number of rows, or
-    None if unknown.
-    """
+    """Return the dtype in which ranks send row numbers: int32 if it can represent all of them, else `dtype`. `rows` is
+    the number of rows of the table, or None if it is unknown."""
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
 def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
-    """Send the arrays parts[r] to each rank r, and return the arrays, of the forms forms[r], that rank r sends."""
+    """Send the arrays parts[r] to each rank r, and return the arrays that each rank sends to this rank. The arrays from
+    rank r have the forms forms[r]."""
     got = group.all_to_all([pack(arrays) for arrays in parts], [size_of(form) for form in forms])
     return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
 
@@ -41,9 +42,10 @@ def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequen
 def gather_arrays(
     group: Group, arrays: Sequence[Host], forms: Sequence[Sequence[Form]] | None = None
 ) -> list[list[Host]]:
-    """Return every rank's arrays; the arrays of rank r have the forms forms[r].
+    """Send this rank's arrays to all ranks, and return every rank's arrays. The arrays of rank r have the forms
+    forms[r].
 
-    By default every rank's arrays have the forms of this rank's arrays.
+    By default, the arrays of all ranks have the same forms.
     """
     forms = forms or [[(x.shape, x.dtype) for x in arrays]] * group.size
     got = group.all_gather(pack(arrays), [size_of(form) for form in forms])
@@ -56,7 +58,7 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def pack(arrays: Sequence[Host]) -> Bytes:
-    """Return the arrays' bytes. A single array of uint8 is not copied."""
+    """Return the bytes of all arrays together. A single array of uint8 is not copied."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         return arrays[0].reshape(-1)
     forms = [(x.shape, x.dtype) for x in arrays]
@@ -70,9 +72,9 @@ def pack(arrays: Sequence[Host]) -> Bytes:
 
 
 def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
-    """Return views of the arrays in packed bytes.
+    """Return the arrays that packed bytes contain, as views.
 
-    If the address of the bytes is not a multiple of 8, the views are of a copy.
+    If the address of the bytes is not a multiple of 8, they are copied first.
     """
     if data.ctypes.data % STEP:
         data = data.copy()
@@ -81,7 +83,7 @@ def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
 
 
 def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
-    """Return, for each array, the byte at which the array begins, and the byte after the array's last byte."""
+    """Return, for each array, the position of its first byte, and the position after its last byte."""
     places, end = [], 0
     for shape, dtype in forms:
         start = -(-end // STEP) * STEP
@@ -92,22 +94,22 @@ def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
 
 # ---------------------------------------------------------------------- ranges of rows
 def even_bounds(count: int, parts: int) -> Host:
-    """Return the bounds (parts + 1,) of ``parts`` ranges that cover 0 to count. Lengths differ by at most one, and
-    longer ranges come first.
-    """
+    """Divide the numbers from 0 to count - 1 into ``parts`` ranges, and return their bounds, an array of shape (parts +
+    1,). The lengths of the ranges differ by at most one, and longer ranges come first."""
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
     return places * short + np.minimum(places, longer)
 
 
 def range_of(count: int, group: Group) -> tuple[int, int]:
-    """Return this rank's range of `even_bounds`: the first row, and the row after the last row."""
+    """Return this rank's range of `even_bounds` as (first row, row after the last row)."""
     start, stop = even_bounds(count, group.size)[group.rank : group.rank + 2].tolist()
     return start, stop
 
 
 def sample(indices: Host) -> Host:
-    """Return an evenly spaced sample of unique ascending indices: int64, shape (SAMPLED,), padded with -1."""
+    """Return evenly spaced elements of unique ascending indices as an int64 array of shape (SAMPLED,). Fill up the
+    array with -1."""
     out = np.full(SAMPLED, NOTHING, np.int64)
     n = min(SAMPLED, len(indices))
     out[:n] = indices[(2 * np.arange(n) + 1) * len(indices) // (2 * max(n, 1))]
@@ -115,10 +117,10 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Return the number of the first row of each part, except the first part.
+    """Divide the rows into parts, and return the number of each part's first row. The first part is left out.
 
-    All parts get about the same number of the ranks' rows. `samples` are the ranks' results of `sample`, and `counts`
-    the ranks' numbers of rows.
+    Each part contains about the same number of rows, if the rows of all ranks count. `samples` contains each rank's
+    result of `sample`, and `counts` the number of rows on each rank.
     """
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)

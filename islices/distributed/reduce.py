@@ -1,18 +1,20 @@
-"""all_reduce: the sum of every rank's gradients on every rank, with the cheapest messages. SPEC clause 25.
+"""Define all_reduce, which sums the gradients of all ranks, and gives every rank the sum. SPEC clause 25.
 
-A rank first sums its duplicates. Then one of two strategies sends each leaf:
+Each rank first sums its duplicates. Then the ranks use one of two strategies for each leaf:
 
 gather
-    Every rank sends its rows to every rank, which sums them.
+    Every rank sends its rows to all ranks. Every rank computes the sum.
 ranges
-    The rows are cut into one contiguous range per rank, all of about the same size. Each rank receives all ranks' rows
-    of its range, sums them, and sends the sums to every rank.
+    The rows are divided into one contiguous range per rank, all of about the same size. Each rank receives the rows of
+    its range from all ranks, sums them, and sends the sums to all ranks.
 
-Both strategies add contributions in the order of ranks, so both give the same bits. The module `strategy` chooses one.
+Both strategies add contributions in the order of ranks, so the results have the same bits. The module `strategy`
+chooses the faster one.
 
-Within a program (a mapped axis of JAX, a replica context of TensorFlow) values cannot be read, so messages depend only
-on shapes, and invalid values raise no error. Programs gather slices, because the lengths of ranges would depend on the
-indices. With static shapes every slot is sent, so the result has as many slots as all ranks together.
+A program, such as a mapped axis of JAX or a replica context of TensorFlow, cannot read values. So within a program,
+messages depend only on shapes, and invalid values raise no error. Programs always gather slices, because the lengths of
+ranges would depend on the indices. If shapes are static, all slots are sent, and the result has as many slots as all
+ranks together.
 """
 
 from __future__ import annotations
@@ -51,28 +53,28 @@ FRAMEWORK = "framework"
 
 
 def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy = "auto") -> Any:
-    """Return the sum, or the mean, of every rank's gradients, on every rank.
+    """Sum the gradients of all ranks, or compute their mean, and return the result on every rank.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. Ranks
-        may store different numbers of slices, or none. A rank on which a leaf is None contributes zeros and gets the
-        result; for a sparse leaf, the result is of the framework's sparse type. A leaf stays None if it is None on
-        every rank, or in a program that runs on several ranks.
+        This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. The
+        numbers of stored rows may differ. If a leaf is None on one rank, this rank contributes zeros and gets the
+        result. If the leaf is sparse, the result then has the framework's sparse type. A leaf stays None if it is None
+        on every rank, or if the call is part of a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
         See `get_group`. In traced JAX code, pass the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
-        The strategy for messages; it changes no bit of the result. "auto" estimates the times, and chooses the fastest
-        strategy for each leaf.
+        Defines how the ranks exchange data. The result has the same bits with every strategy. "auto" estimates the time
+        that each strategy needs, and chooses the fastest one for each leaf.
 
     Returns
     -------
     structure of x
-        Leaves have the types of x's leaves; sparse leaves are coalesced. Every rank gets the same bits. With a single
-        rank, a leaf may share memory with the leaf of x.
+        Each leaf has the same type as the leaf of x, and sparse leaves are coalesced. Every rank gets the same bits. If
+        there is only one rank, a leaf may share memory with the leaf of x.
 
     Raises
     ------
@@ -83,8 +85,9 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
 
     Notes
     -----
-    SPEC clause 25: the sum is the coalesced concatenation of every rank's coalesced gradient, in the order of ranks.
-    Between processes, the same messages carry all leaves. Only a JAX program can differentiate through the call.
+    Each rank's gradient is coalesced. Then these gradients are concatenated in the order of ranks, and coalesced again
+    (SPEC clause 25). If ranks are processes, the same messages contain all leaves. Only JAX programs can differentiate
+    through the call.
 
     Examples
     --------
@@ -104,7 +107,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
             if B is None:
                 accept(leaves[name], _called(name))  # raises
         check_one_framework([B for B in backends.values() if B is not None], "x")
-    except Exception as raised:  # also errors that containers raise, because the other ranks wait for this one
+    except Exception as raised:  # report even errors that a container raises: other ranks wait
         error = raised
     # sorted by name, because the order of dicts may differ between ranks
     ranks = find_group(group, [leaves[name] for name in sorted(leaves)], error)
@@ -123,7 +126,7 @@ def _check_options(op: str, strategy: str) -> None:
 
 
 def _called(name: str) -> str:
-    """Return the name of a leaf in messages, such as "x.embedding"."""
+    """Return the name of a leaf for error messages, such as "x.embedding"."""
     return f"x.{name}" if name else "x"
 
 
@@ -137,13 +140,13 @@ def _accept(x: Any, name: str, op: str) -> Any:
 
 
 def form_of(leaf: Any) -> list[Any]:
-    """Return, as JSON values, the properties of a leaf that must be the same on every rank."""
+    """Return the properties of a leaf that must be the same on every rank, as JSON values."""
     B, values = parts(leaf)
     return ["sparse" if isinstance(leaf, IndexedSlices) else "dense", B.dtype(values), list(shape_of(leaf))]
 
 
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
-    """Return the result of an op, "sum" or "mean", from the sum over `ranks` ranks."""
+    """Return the sum over `ranks` ranks, or divide it by `ranks` if `op` is "mean"."""
     return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
 
 
@@ -171,7 +174,7 @@ def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, str
 
 
 def _gathered(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
-    """Return the sum over ranks of coalesced slices."""
+    """Sum coalesced slices over all ranks."""
     B = s.backend
     with B.scope():
         values, indices = group.all_gather(s.values), group.all_gather(s.indices)
@@ -180,7 +183,7 @@ def _gathered(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
 
 
 def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
-    """Return the sum over ranks of a dense array."""
+    """Sum a dense array over all ranks."""
     shape = B.shape(x)
     size = size_of(shape) or 0
     cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
@@ -192,7 +195,7 @@ def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
 
 
 def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
-    """Return the sum of the ranks' arrays x, of shape (n,). Each rank sums one range, and all ranks gather the sums."""
+    """Sum a 1-D array over all ranks. Each rank sums one range, and then all ranks gather the sums."""
     (count,) = B.shape(x)
     assert count is not None
     each = -(-count // group.size)
@@ -204,7 +207,7 @@ def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
 
 
 def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
-    """Return the sum of the blocks (ranks, ...), added in the order of ranks.
+    """Add the blocks along axis 0, which is the axis of ranks, in the order of ranks.
 
     16-bit values are added in float32, and the sum is rounded once.
     """
@@ -222,14 +225,14 @@ def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
     B: Backend  # the backend of the result
-    like: Array  # an array on the device of the result; None if the device is unknown
+    like: Array  # an array on the device of the result, or None if the device is unknown
     host: HostLeaf
-    form: list[Any]  # properties that must be the same on every rank: kind, dtype, shape, "by", the dtype of indices
+    form: list[Any]  # must be the same on every rank: kind, dtype, shape and, for slices, "by" and the dtype of indices
     put: Callable[[Backend, Host, Array], Array]
     restore: Callable[[IndexedSlices], Any] = lambda s: s  # converts slices to the caller's type
 
     def result(self, columns: Sequence[Host]) -> Any:
-        """Return the reduced leaf in the caller's type."""
+        """Convert the sum of a leaf to the caller's type."""
         *indices, values = columns
         shape = tuple(self.form[2])
         if self.host.dense:
@@ -241,7 +244,7 @@ class _Prepared(NamedTuple):
 def _over_group(
     leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
 ) -> dict[str, Any]:
-    names = sorted(leaves)  # an order that does not depend on the order of a rank's dict
+    names = sorted(leaves)  # sorted, because the order of dicts may differ between ranks
 
     def prepare() -> Preflight[dict[str, _Prepared]]:
         _check_options(op, strategy)
@@ -279,10 +282,12 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
 
 
 def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
-    """Return zeros for the named leaves, which are None on this rank. Leaves that are None on every rank are left out.
+    """Return zeros for the leaves in `names`, which are None on this rank. Leaves that are None on every rank are left
+    out.
 
-    The zeros are of the framework of this rank's other leaves. If this rank has no leaves, the zeros are of the
-    framework of the first rank with leaves, or of NumPy if that framework is missing.
+    The zeros are arrays of the framework of this rank's other leaves. If this rank has no other leaves, the zeros are
+    arrays of the framework that the first rank with leaves uses. If this rank cannot load that framework, the zeros are
+    NumPy arrays.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]
@@ -302,7 +307,7 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
 
 
 def _on_host(B: Backend, x: Array) -> Host:
-    """Return x in host memory, bfloat16 as uint16. The caller must not write to the result."""
+    """Return x as a host array, with uint16 in place of bfloat16. The caller must not write to the result."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
     found = native_order(found)
@@ -310,6 +315,6 @@ def _on_host(B: Backend, x: Array) -> Host:
 
 
 def _given(B: Backend, out: Host, like: Array) -> Array:
-    """Return `out` as an array of the framework on the device of `like`. No other object may use the memory of
+    """Convert a host array to an array of the framework on the device of `like`. No other object may use the memory of
     `out`."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)

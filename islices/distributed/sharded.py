@@ -1,4 +1,4 @@
-"""Define ShardedTable, a table whose rows are distributed over many ranks. SPEC clause 26."""
+"""Define ShardedTable, an embedding table whose rows are distributed over many ranks. SPEC clause 26."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
 from islices.optim.row_steps import Request
 
-#: The number of the last table in this process; the ranks agree on each table's number.
+#: The number of the last table that this process made. All ranks give a table the same number.
 _made = [0]
 
 
 class ShardedTable:
-    """A row-sparse parameter whose rows are distributed over the ranks of a group. Each rank has one contiguous range.
+    """An embedding table whose rows are distributed over the ranks of a group. Each rank has one contiguous range of
+    rows.
 
-    Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except the properties and `init` are
-    collective: every rank calls them, in the same order, even a rank without ids or rows.
+    Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except `init` are collective. Every rank
+    must call them in the same order, even if it has no ids or no rows.
 
     Parameters
     ----------
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
-        This rank's rows, of any framework. An array that changes in place (a tf.Variable, a torch Parameter) stays the
-        table's array.
+        This rank's rows, as an array of any framework. The table does not copy an array that can change in place, such
+        as a tf.Variable or a torch Parameter.
     num_rows : int
         The number of rows of the whole table.
     group : None, str, Group or an engine's own object
-        See `get_group`. If several engines connect processes, None means the engine of the weights' framework.
+        See `get_group`. If several engines connect processes, None stands for the engine of the weights' framework.
     padding_idx : int, optional
-        The row of the whole table that gets no gradient. A negative number counts from the end.
+        The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        True divides each contribution to a row's gradient by the number of times that the row occurs in the same rank's
-        lookup.
+        If True, each rank's contribution to the gradient of a row is divided by the number of times that the row occurs
+        in the rank's lookup.
 
     Attributes
     ----------
@@ -63,12 +64,12 @@ class ShardedTable:
         The number of rows of the whole table.
     padding_idx : int or None
     bounds : int64 NumPy array, shape (ranks + 1,)
-        The bounds of ranges whose lengths differ by at most one; the longer ranges come first.
+        The bounds of the ranks' ranges. The lengths of ranges differ by at most one, and longer ranges come first.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        Raised on the rank whose arguments are invalid, or on every rank if the ranks' arguments differ.
+        This rank's arguments are invalid, or the ranks' arguments differ. In the second case, every rank raises.
     RankError, RankTimeout
         Another rank failed, or did not call in time.
 
@@ -134,14 +135,14 @@ class ShardedTable:
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
-        """Make a sharded table from a table of which every rank has all rows.
+        """Make a sharded table if every rank has the whole table.
 
         Parameters
         ----------
         weights : float array, shape (rows, *row_shape)
-            The whole table; the shard is a copy of this rank's rows.
+            The whole table. The shard is a copy of this rank's rows.
         group, **options
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
 
         Returns
         -------
@@ -179,7 +180,7 @@ class ShardedTable:
         like: Any = "numpy",
         **options: Any,
     ) -> ShardedTable:
-        """Make a table that may be too large for one rank. Each rank makes only its rows.
+        """Make a sharded table that may be too large for one rank. Each rank makes only its rows.
 
         Parameters
         ----------
@@ -187,17 +188,17 @@ class ShardedTable:
             The number of rows of the whole table.
         row_shape : tuple of int
         init : function
-            ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array of shape (stop - start,
-            *row_shape). The table may keep that array. If the rows depend only on the row numbers, the table is the
-            same on any number of ranks.
+            ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array of shape ``(stop - start,
+            *row_shape)``. The table may use this array without a copy. If the rows depend only on the row numbers, the
+            table does not depend on the number of ranks.
         group : None, str, Group or an engine's own object
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
-            The dtype to which the rows are rounded; the default is the dtype of the rows that `init` returns.
+            The dtype to which the rows are rounded. By default, the dtype of the rows that `init` returns.
         like : str, Backend or array
-            The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables, which change in place.
+            The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables too.
         **options
-            As for `ShardedTable`.
+            The same arguments as for `ShardedTable`.
 
         Returns
         -------
@@ -258,14 +259,13 @@ class ShardedTable:
         return self.backend.dtype(self.shard._source.weights)
 
     def _description(self) -> dict[str, Any]:
-        """Return the values that must be the same on every rank."""
         return {
             "num_rows": self.num_rows, "row_shape": list(self.row_shape), "dtype": self._dtype,
             "padding_idx": self.padding_idx, "scale_by_freq": self.shard.scale_by_freq,
         }  # fmt: skip
 
     def _named(self) -> dict[str, Any]:
-        """Return the values that identify the table. Ranks compare these values in each call."""
+        """Return the values by which ranks check, in each call, that they all use the same table."""
         return {"table": f"no. {self._number} of shape {self.shape}"}
 
     def __repr__(self) -> str:
@@ -276,12 +276,12 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ reading
     def fetch(self, ids: Array) -> Batch:
-        """Fetch the rows of this rank's ids from the ranks that own them, each row once.
+        """Fetch the rows that this rank's ids select from the ranks that own them. Each row is fetched once.
 
         Parameters
         ----------
         ids : int32 or int64 array of any shape
-            An array of the table's framework or of NumPy. Other ranks may pass other ids, and more, fewer or none.
+            An array of the table's framework or of NumPy. Each rank may pass different ids, and any number of them.
 
         Returns
         -------
@@ -290,15 +290,15 @@ class ShardedTable:
         Raises
         ------
         TypeError, IndexError
-            Raised on the rank whose ids are invalid.
+            This rank's ids are invalid.
         RankError, RankTimeout
             Another rank's ids are invalid, or another rank did not call in time.
 
         Notes
         -----
-        SPEC clause 26. A rank that needs f distinct rows of other ranks sends 4 f bytes of row numbers and receives f
-        rows. The rank also sends the rows that the others need. The call has 3 collectives, or 4 with more than 26
-        ranks.
+        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. The rank
+        also sends the rows that other ranks need. The call runs 3 collectives, or 4 if there are more than 26 ranks.
+        SPEC clause 26.
         """
         call = "ShardedTable.fetch"
 
@@ -318,7 +318,7 @@ class ShardedTable:
         with self.group.exclusive():
             (placed, distinct, cuts), agreed = together(self.group, call, prepare)
             with self.group.to_the_end(call):
-                self._fetches += 1  # counted on every rank, even if the rest of the call fails
+                self._fetches += 1  # all ranks count the call, even if its rest fails
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
                 values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)
@@ -329,7 +329,7 @@ class ShardedTable:
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
     def lookup(self, ids: Array) -> Array:
-        """Return the rows with these ids, without gradients. Use `fetch` for gradients and for bags.
+        """Look up the rows with these ids. The result has no gradient; use `fetch` if you need gradients or bags.
 
         Parameters
         ----------
@@ -337,14 +337,14 @@ class ShardedTable:
 
         Returns
         -------
-        array of the table's framework, shape (*ids.shape, *row_shape)
-            SPEC clause 26.
+        array of the table's framework, shape ``(*ids.shape, *row_shape)``
+            The rows (SPEC clause 26).
         """
         batch = self.fetch(ids)
         return lookup(batch.table, batch.ids)
 
     def _take(self, rows: Host) -> Host:
-        """Return some rows of this rank's shard as a host array. `rows` count from the shard's first row."""
+        """Return some rows of this rank's shard as a host array. `rows` contains row numbers of the shard."""
         B, weights = self.backend, self.shard.weights
         views = modes.host_views(B, [weights])
         with modes.HOST.scope():
@@ -355,37 +355,38 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ gradients
     def reduce(self, batch: Batch, grad: Any, op: Op = "sum") -> IndexedSlices | None:
-        """Return the gradient of this rank's shard: the sum, or the mean, over all ranks' batches.
+        """Compute the gradient of this rank's shard: the sum, or the mean, of the gradients of all ranks' batches.
 
         Parameters
         ----------
         batch : Batch
-            The result of `fetch`; all ranks pass the batch of the same call of `fetch`.
+            The result of `fetch`. All ranks must pass results of the same call.
         grad : sparse gradient, dense array of batch.table's shape, or None
-            The gradient of ``batch.table``, from `value_and_grad` or any framework. None contributes nothing.
+            The gradient of ``batch.table``, computed by `value_and_grad` or any framework. A rank that passes None
+            contributes nothing.
         op : {"sum", "mean"}
             "mean" divides the sum by the number of ranks.
 
         Returns
         -------
         IndexedSlices
-            The coalesced gradient, with the shard's shape: row 0 is the rank's first row. The result is None if every
-            rank's grad is None.
+            The coalesced gradient, with the shape of the shard. Row 0 is the first row of the shard. If `grad` is None
+            on every rank, the result is None.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            `grad` is not a gradient of ``batch.table``, or ranks differ in op, dtype or batch.
+            `grad` is not a gradient of ``batch.table``, or the op, the dtype or the batch is not the same on all ranks.
         RankError, RankTimeout
             Another rank failed, or did not call in time.
 
         Notes
         -----
-        The result has the bits of this rank's rows of `all_reduce` over gradients of the whole table. Each rank's rows
-        are coalesced and then added in the order of ranks; 16-bit values are added in float32 and rounded once. A dense
-        grad contains every row of its batch except the padding row. The call sends one bit per fetched row, and the
-        rows of the gradient, in 2 collectives. There is one more with more than 26 ranks, and one more if grad is None
-        on some ranks only. SPEC clause 26.
+        The result has the same bits as this rank's rows in the result of `all_reduce` for gradients of the whole table.
+        Each rank's gradient is coalesced, and then the gradients are added in the order of ranks. 16-bit values are
+        added in float32, and the sum is rounded once. A dense `grad` contributes to every row of its batch except the
+        padding row. The call sends one bit per fetched row, and the rows of the gradient. The call runs 2 collectives,
+        one more if there are more than 26 ranks, and one more if `grad` is None on some ranks only. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 
@@ -413,7 +414,7 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ optimizers
     def init(self, optimizer: Optimizer, *, master: bool = False) -> dict[str, Array]:
-        """Return the state of this rank's rows before the first step. The call is not collective.
+        """Return the optimizer's state for this rank's rows before the first step. The call is not collective.
 
         Parameters
         ----------
@@ -432,39 +433,40 @@ class ShardedTable:
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
     ) -> dict[str, Array]:
-        """Do one step on the whole table; each rank changes only its rows.
+        """Take one optimizer step on the whole table. Each rank changes only its rows.
 
         Parameters
         ----------
         optimizer : Optimizer
-            The optimizer, which must be the same on every rank. Frozen rows are row numbers of the whole table.
+            The optimizer, which must be the same on every rank. The frozen rows are row numbers of the whole table.
         grad : IndexedSlices or None
-            The result of `reduce`, which you may clip or scale. With None, the table and the state stay unchanged;
-            either every rank or no rank passes None.
+            The result of `reduce`, which you may clip or scale first. If `grad` is None, it must be None on every rank,
+            and the table and the state stay unchanged.
         state : dict
             The result of `init` or of the previous step.
         donate : bool
-            See `Optimizer.step`: True lets the step overwrite JAX arrays.
+            If True, the step may overwrite JAX arrays. See `Optimizer.step`.
 
         Returns
         -------
         dict
-            The state after the step, to be passed to the next step. ``shard`` is the table after the step.
+            The state after the step, which you pass to the next step. ``shard`` then contains this rank's rows after
+            the step.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            Raised on the rank whose gradient or state is invalid, or on every rank if the ranks' arguments differ. The
-            ranks' numbers of completed steps must also be the same.
+            This rank's gradient or state is invalid, or the ranks' arguments or their numbers of completed steps
+            differ. In the second case, every rank raises.
         RankError, RankTimeout
             Another rank failed before it could step.
 
         Notes
         -----
-        All ranks check their arguments, and confirm the check to each other, before the first weight changes. So a call
-        that raises has changed nothing on this rank. If a rank dies during the confirmation, some ranks may step while
-        others raise. The state's step count shows which ranks have stepped; no rank has taken only half of a step. SPEC
-        clauses 16 and 26.
+        Before any weight changes, all ranks check their arguments, and report the result to each other. So if the call
+        raises, it has changed nothing on this rank. If a rank dies while the ranks exchange results, some ranks may
+        take the step while others raise. Then the step count in the state shows which ranks have taken the step. No
+        rank takes only a part of a step. SPEC clauses 16 and 26.
         """
 
         def prepare() -> Preflight[Request]:
@@ -482,14 +484,14 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> _LocalOptimizer:
-        """Return the optimizer for this rank's rows. The result for the last optimizer is cached."""
+        """Return the optimizer for this rank's rows. The table caches the result for the last optimizer."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
 
 
 def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
-    """Return the group for a table with these weights, and an error if the weights are of no framework."""
+    """Return (the group for a table with these weights, an error if the weights belong to no framework, else None)."""
     error = None
     B = backend_of(weights)
     if B is None:
@@ -502,18 +504,18 @@ def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
 
 # ---------------------------------------------------------------------- of a range of rows
 class _LocalOptimizer(NamedTuple):
-    """An optimizer of the whole table, and the same optimizer for a range of rows."""
+    """An optimizer for the whole table, and the same optimizer for a range of rows."""
 
     whole: Optimizer
-    #: the optimizer for the range: its frozen rows are those in the range, counted from the range's first row
+    #: the optimizer for the range, whose frozen rows are counted from the first row of the range
     own: Optimizer
-    #: the number of frozen rows of the whole table, and their digest, to check that all ranks freeze the same rows
+    #: the number and the digest of the whole table's frozen rows, by which ranks check that all freeze the same rows
     frozen: str
 
     def facts(self, taken: int) -> dict[str, str]:
-        """Return the facts of a step that must be the same on every rank.
+        """Return the settings of the optimizer that must be the same on every rank.
 
-        A schedule is compared by value, because its repr may contain a memory address.
+        For a schedule, ranks compare the value after `taken` steps, because its repr may contain a memory address.
         """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
@@ -522,7 +524,7 @@ class _LocalOptimizer(NamedTuple):
 
 
 def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _LocalOptimizer:
-    """Return the optimizer of a table, and that optimizer for the rows start to stop - 1."""
+    """Return an optimizer for a whole table, and the same optimizer for the rows start to stop - 1."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
     if optimizer._formula.raw:
@@ -536,7 +538,7 @@ def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _Local
 
 
 def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
-    """Return the rows that `init` makes, after a check of their shape and dtype. bfloat16 rows are returned as
+    """Make rows with the user's function `init`, and check their shape and dtype. Rows in bfloat16 are returned as
     uint16."""
     if not callable(init):
         raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
@@ -552,9 +554,11 @@ def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
 
 
 def given_like(B: Backend, x: Host, like: Any) -> Array:
-    """Return x as an array of B; raise TypeError if B does not have the dtype. No other object may use the memory of x.
+    """Convert a host array to an array of B. Raise TypeError if B does not have the dtype. No other object may use the
+    memory of x.
 
-    If `like` is an array, the result is on the device of `like`, and is a variable if `like` is a variable.
+    If `like` is an array, the result is on the same device as `like`. If `like` is a variable, the result is a variable
+    too.
     """
     probe = B.asarray(np.zeros(1, x.dtype))
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)

@@ -1,9 +1,9 @@
-"""Save a ShardedTable, one file per rank, and load it on any number of ranks. SPEC clause 26.
+"""Save a ShardedTable as one file per rank, and load it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder of files that `islices.save` wrote: one per rank, and a header that lists the files of the
-checkpoint. Saving replaces the header last, in one rename; until then the folder contains the old checkpoint. The
-ranks' files store rows in blocks, each with a digest, so a rank reads only the blocks that contain its rows. Headers
-are not trusted: every entry is checked before its file is opened.
+A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all of them.
+The header is written last, and one rename puts it in place. Until then, the folder still contains the old checkpoint.
+The files of the ranks contain blocks of rows, and a digest of each block. So a rank reads and checks only the blocks
+that contain its rows. `load_sharded` does not trust the header, and checks each entry before it opens the file.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from islices.files.manifest import check_metadata, read_manifest
 from islices.files.places import opened, path_text, remove, remove_left
 from islices.files.safetensors import OWN, Archive, ArrayEntry, named, parse_json
 
-#: The name of the header's file, the entry of the file's metadata, and the pattern of shards' names: the checkpoint's
-#: token, rank, number of ranks.
+#: The name of the header's file, and the entry of its metadata that contains the header. The name of a rank's file
+#: contains the token of the checkpoint, the rank, and the number of ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
-#: The names of files that a killed save may leave in the folder.
+#: Files with such names may remain in the folder if a save was killed.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
-#: The approximate number of bytes of a block of rows, and the largest number of blocks of an array, which keeps headers
-#: short.
+#: The approximate number of bytes in a block of rows, and the largest number of blocks of an array. The limit keeps the
+#: headers of files short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
 
 
 # ---------------------------------------------------------------------- header
 class Piece(NamedTuple):
-    """The file of one rank, which has the rows start to stop - 1.
+    """The file of one rank, which contains the rows start to stop - 1.
 
-    `sha256` is the digest of the file's manifest, which has the digests of the arrays.
+    `sha256` is the digest of the file's manifest. The manifest contains the digests of all arrays.
     """
 
     name: str
@@ -61,22 +61,22 @@ class Piece(NamedTuple):
 
 
 class ShardedHeader(NamedTuple):
-    """The header of a checkpoint, as `read_sharded_header` returns it."""
+    """The header of a checkpoint. `read_sharded_header` returns it."""
 
     num_rows: int
     row_shape: tuple[int, ...]
     dtype: str
     padding_idx: int | None
     scale_by_freq: bool
-    #: the number of steps taken; None if no state was saved
+    #: the number of completed steps, or None if no state was saved
     steps: int | None
-    #: name of each array of the state except the step count -> (dtype, True if the array has one number per row)
+    #: name of an array of the state -> (dtype, True if the array has one number per row), without the step count
     state: dict[str, tuple[str, bool]]
     files: list[Piece]
     metadata: dict[str, str]
 
     def forms(self) -> dict[str, Form]:
-        """Return a dict from the names of the stored arrays to (shape of a row, dtype)."""
+        """Return a dict that maps the names of the stored arrays to (shape of a row, dtype)."""
         forms: dict[str, Form] = {"weights": (self.row_shape, host_dtype(self.dtype))}
         for name, (dtype, per_row) in self.state.items():
             forms[f"state.{name}"] = (() if per_row else self.row_shape, host_dtype(dtype))
@@ -84,7 +84,7 @@ class ShardedHeader(NamedTuple):
 
 
 def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
-    """Read the header of a checkpoint that `save_sharded` wrote, without its data. The call is not collective.
+    """Read only the header of a checkpoint that `save_sharded` wrote. The call is not collective.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     Raises
     ------
     ValueError
-        The header is missing, damaged, or of another version. SPEC clause 26.
+        The header is missing or damaged, or another version wrote it. SPEC clause 26.
 
     Examples
     --------
@@ -136,7 +136,8 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if `files` is a valid list of files whose ranges cover 0 to `rows` without gaps, in order."""
+    """Return True if `files` is a valid list of files, and their ranges cover the numbers from 0 to `rows` - 1 in order
+    and without gaps."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -148,8 +149,8 @@ def _are_files(files: Any, rows: int) -> bool:
     return at == rows and bool(files)
 
 
-#: {entry of the header: a function of the entry's value and of the entries checked before, which returns True for
-#: values that `save_sharded` may write}
+#: name of the header's entry -> a function that gets the entry's value and the whole header, and returns True if
+#: `save_sharded` can write this value. The entries are checked in this order.
 _CHECKS: dict[str, Any] = {
     "num_rows": lambda x, _: _is_count(x),
     "row_shape": lambda x, _: isinstance(x, list) and all(map(_is_count, x)),
@@ -171,29 +172,30 @@ def save_sharded(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a sharded table, and its optimizer's state, into a folder that all ranks see. The call is collective.
+    """Write a sharded table, and its optimizer's state, to a folder that all ranks can access. The call is collective.
 
     Parameters
     ----------
     folder : str or path
-        The call makes the folder if it is missing. A checkpoint in the folder is replaced once the new one is complete
-        on all ranks, so each table needs a separate folder.
+        If the folder does not exist, the call makes it. If the folder contains a checkpoint, the call replaces this
+        checkpoint as soon as all ranks have written the new checkpoint. So each table needs a separate folder.
     table : ShardedTable
     state : dict, optional
         The result of `ShardedTable.init` or `step`.
     metadata : mapping of str to str, optional
-        Texts, which must be the same on every rank; `read_sharded_header` returns them.
+        Texts, which must be the same on every rank. `read_sharded_header` returns them.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        This rank cannot save, or the ranks' tables, states or metadata differ. An old checkpoint remains valid.
+        This rank cannot save, or the ranks' tables, states or metadata differ. An old checkpoint in the folder stays
+        valid.
     RankError, RankTimeout
         Another rank could not save.
 
     Notes
     -----
-    Each rank writes its rows, so no table-sized array is sent or allocated. SPEC clause 26.
+    Each rank writes only its rows, so no rank sends or allocates an array of the whole table's size. SPEC clause 26.
 
     Examples
     --------
@@ -242,9 +244,9 @@ def save_sharded(
         _, agreed = together(group, call, write)
         together(group, call, look)
     except Exception:
-        if group._broken is None:  # all ranks know that one could not write, so none writes the header
+        if group._broken is None:  # all ranks know that one rank could not write its file, so no rank writes the header
             remove(path)
-        raise  # if a rank is gone, others may think that all ranks have written: the file stays until a later save
+        raise  # the file stays: if a rank has died, others may believe that all files are complete
     pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
     header = {**facts, "files": list(map(list, pieces))}
 
@@ -261,7 +263,8 @@ def save_sharded(
 
 
 def _named_files(folder: str) -> set[str]:
-    """Return the names of the files of the checkpoint in a folder, or an empty set without a valid checkpoint."""
+    """Return the names of the ranks' files in a folder's checkpoint. If there is no valid checkpoint, return an empty
+    set."""
     try:
         return {piece.name for piece in read_sharded_header(folder).files}
     except (OSError, ValueError):  # the folder has no checkpoint, or a damaged one
@@ -269,22 +272,22 @@ def _named_files(folder: str) -> set[str]:
 
 
 def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
-    """Remove the old checkpoint's shards, and files of saves that were killed.
+    """Remove the files of the old checkpoint, and files of other saves that were killed.
 
-    Recent files of other saves stay, because they may belong to a save that is still running.
+    Recent files stay, because they may belong to a save that is still running.
     """
     for name in before - kept:
         remove(os.path.join(folder, name))
-    with contextlib.suppress(OSError):  # a file that stays is harmless
-        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # the current time by the clock of the file system
+    with contextlib.suppress(OSError):  # a file that cannot be removed is harmless
+        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # the current time on the file system's clock
         remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now)
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
-    """Return (arrays, steps, kinds) of a table and its state; raise TypeError or ValueError for an invalid state.
+    """Return (arrays, steps, kinds) of a table and its state. Raise TypeError or ValueError if the state is invalid.
 
-    `arrays` has the host arrays by name, without the step count. `steps` is the step count, or None without a state.
-    `kinds` maps the names of the state's arrays to [dtype, True if the array has one number per row].
+    `arrays` contains the host arrays by name, without the step count. `steps` is the step count, or None if there is no
+    state. `kinds` maps the names of the state's arrays to [dtype, True if the array has one number per row].
     """
     B, shape = table.backend, table.shard.shape
     arrays = {"weights": B.to_numpy(table.shard.weights)}
@@ -312,7 +315,8 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 
 def _blocks(x: Host) -> list[Host]:
-    """Cut an array into blocks of rows: blocks of about `BLOCK` bytes, or at most `MOST_BLOCKS` larger blocks."""
+    """Divide an array into blocks of about `BLOCK` bytes, or into at most `MOST_BLOCKS` larger blocks. Each block
+    consists of whole rows."""
     rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 
@@ -321,7 +325,7 @@ def _blocks(x: Host) -> list[Host]:
 def load_sharded(
     folder: str | os.PathLike[str], group: Any = None, *, like: Any = "numpy"
 ) -> tuple[ShardedTable, dict[str, Array] | None]:
-    """Read a table that `save_sharded` wrote, on any number of ranks. The call is collective.
+    """Read a checkpoint that `save_sharded` wrote. The number of ranks may be different. The call is collective.
 
     Parameters
     ----------
@@ -334,22 +338,22 @@ def load_sharded(
     Returns
     -------
     (ShardedTable, state)
-        state is None if no state was saved.
+        The state is None if the checkpoint contains none.
 
     Raises
     ------
     ValueError
-        Raised on every rank if there is no header, or a file is missing, truncated, damaged or replaced.
+        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises.
     TypeError
         The framework does not have the table's dtype.
     RankError, RankTimeout
-        Another rank is gone, or did not call in time.
+        Another rank has died, or did not call in time.
 
     Notes
     -----
-    If a save in another process replaces the checkpoint during the call, all ranks raise, and you can call again. A
-    rank reads the headers of the files that have its rows, and the blocks (some 4 MiB each) that contain its rows. The
-    rank compares each block with the block's SHA-256. SPEC clause 26.
+    If another process replaces the checkpoint during the call, all ranks raise, and you can call again. Each rank opens
+    only the files that contain its rows. From these it reads only the blocks with its rows, which have about 4 MiB
+    each, and checks the SHA-256 of each block. SPEC clause 26.
 
     Examples
     --------
@@ -386,7 +390,7 @@ def load_sharded(
         header, _ = together(found, call, look, error=refused)
         (weights, state), _ = together(found, call, read)
     except RankError as failed:
-        if found._broken is not None:  # a rank is gone or late; otherwise one rank could not read
+        if found._broken is not None:  # a rank has died or is late; otherwise one rank could not read a file
             raise
         raise ValueError(f"{os.fsdecode(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
@@ -394,7 +398,7 @@ def load_sharded(
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
-    """Return the rows start to stop - 1 of all arrays; raise ValueError for a missing or damaged file."""
+    """Read the rows start to stop - 1 of all arrays. Raise ValueError if a file is missing or damaged."""
     forms = header.forms()
     row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
     pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
@@ -412,9 +416,10 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
-    """Read rows from the blocks of a file into the arrays of `out`, whose first row is row `start` of the table.
+    """Read rows from the blocks of a file into the arrays of `out`. The first row of these arrays is row `start` of the
+    table.
 
-    Raise ValueError if the file is not the one in the checkpoint.
+    Raise ValueError if the file does not belong to the checkpoint.
     """
     if archive.texts.get(OWN[1]) != piece.sha256:
         raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")

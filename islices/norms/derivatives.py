@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from islices.backend import Array, Backend
 from islices.core import modes
@@ -105,6 +105,21 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
 
     with backend.scope():
         return attach(norms, tuple(x for m in members for x in (m.values, *m.keys)))
+
+
+def attach_refusal(backend: Backend, norms: Array, values: Array, reason: str) -> Array:
+    """Return known norms whose gradient with respect to `values` is not supported.
+
+    Raise ValueError if a gradient is being recorded. Only the computation of the gradient shows whether traced code is
+    differentiated, so there the error comes later.
+    """
+
+    def refuse(*_: object) -> NoReturn:
+        raise ValueError(reason)
+
+    if backend.records_gradient(values):
+        refuse()
+    return _attached(backend, norms, (values,), refuse)
 
 
 def _gradient_of_norms(

@@ -395,7 +395,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2.
+        x holds integers or is 0-d, or ord is not accepted. Or a gradient is being recorded, and ord is not 2. In
+        traced code, this error comes when the gradient is computed.
 
     Notes
     -----
@@ -421,9 +422,11 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
     E, exact = array_row_norms(B, derivatives.constant(B, values), ord)
     norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
     if derivatives.requests(B, values):
-        if ord != 2.0:
-            raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
-        norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
+        if ord == 2.0:
+            norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
+        else:
+            reason = f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there"
+            norms = derivatives.attach_refusal(B, norms, values, reason)
     if not isinstance(leaf, IndexedSlices):
         return norms
     return leaf._like(norms, dense_shape=shape[:1])

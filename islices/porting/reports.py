@@ -1,5 +1,5 @@
-"""Define `Reported`, the base class of `Difference` and `Parity`: reports as text, JSON and a picture. May import:
-`matplotlib`."""
+"""Define `Reported`, the base class of `Difference` and `Parity`, which can report their results as text, JSON and a
+picture. May import: `matplotlib`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """The base class of `Difference` and `Parity`, the dataclasses with the result of a comparison."""
+    """The base class of the dataclasses `Difference` and `Parity`, which contain the result of a comparison."""
 
     def __str__(self) -> str:
         return self.report()
@@ -28,16 +28,16 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields by name, as a dict that json.dumps accepts; NaN and infinity become strings.
+        """Return a dict with the fields by name, which json.dumps accepts. NaN and infinity become strings.
 
-        The data of the picture (`row_gaps`) are left out.
+        The dict does not contain `row_gaps`, the data that `plot` draws.
         """
         found: dict[str, Any] = _plain(self)
         return found
 
     def plot(self, path: Any) -> None:
-        """Write a picture of the result to a file; the suffix of the path selects the format. This method needs
-        matplotlib (extra `plot`).
+        """Draw the result, and write the picture to a file. The suffix of the path selects the format. This method
+        needs matplotlib (extra `plot`).
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class Reported(abc.ABC):
         Raises
         ------
         ModuleNotFoundError
-            matplotlib is not installed; the message gives the line that installs it.
+            matplotlib is not installed. The message contains the command that installs it.
         ValueError
             matplotlib cannot write files with this suffix.
         """
@@ -64,8 +64,8 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return the lines of a table of text with aligned columns; `right` has the numbers of the right-aligned
-    columns."""
+    """Return the lines of a text table with aligned columns. The columns whose numbers are in `right` are aligned to
+    the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -75,7 +75,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = (
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return a figure of the given size in inches. The figure does not use the global state of pyplot. Raise
+    """Return a new figure of the given size in inches. The figure does not affect the global state of pyplot. Raise
     ModuleNotFoundError if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""Test that the examples in the docstrings of the frameworks' modules are true."""
+"""Run the examples in the docstrings of the frameworks' modules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test `islices conform --command`: the examples in other languages run, and bounds distinguish rounding errors from
-mistakes. For a command that cannot start, islices prints one line and exits with 3."""
+"""Test `islices conform --command`. The examples in other languages run, and the bounds distinguish rounding errors
+from mistakes. If a command cannot start, islices prints one line and exits with 3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def case_of(id: str) -> Case:
 
 
 def moved(x: Any, by: float) -> Any:
-    """Return a copy of a result in which each float has changed by the relative amount `by` * eps."""
+    """Return a copy of a result in which each float has changed by `by` times eps, relative to its size."""
     if isinstance(x, Array):
         if x.dtype not in EPS:
             return x
@@ -127,8 +127,8 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """Check that the C++ adapter passes with the exact bits, or within the bound if the compiler may fuse
-    operations."""
+    """Check that the results of the C++ adapter have the exact bits. If the compiler may fuse operations, the results
+    must be within the bound."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -153,8 +153,8 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.outside
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check an adapter that prints a greeting and exits in every third call. After ten exits, the suite skips the
-    remaining cases."""
+    """Run the suite on an adapter that prints a greeting and exits in every third call. After ten exits, the suite
+    skips the remaining cases."""
     program = tmp_path / "odd.py"
     program.write_text(
         "import json, os, sys\nprint('welcome')\n"

@@ -1,6 +1,6 @@
 """Test that NumPy conforms in other variants and over ranks.
 
-`make conform` runs the other backends, `make soak` also all variants and the full profile.
+`make conform` runs the suite on the other backends. `make soak` runs all variants and the full profile as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from suite_runs import read_lines
 
 
 def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]:
-    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *options]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # no shared program cache
@@ -52,7 +51,7 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
 @pytest.mark.outside
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
 def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
-    """Check that a command that gets SIGTERM, as schedulers and make send it, also ends its processes."""
+    """Check that the command ends its processes when it gets SIGTERM, which schedulers and make send."""
     command = [sys.executable, "-m", "islices", "conform", "-b", "numpy", "--profile", "full"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         found, limit = list[Path](), time.monotonic() + 120

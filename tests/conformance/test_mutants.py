@@ -1,7 +1,7 @@
-"""Test that the quick profile catches each fault that the full profile catches. A fault changes one line of an adapter
-or of the core, in a copy of the checkout.
+"""Test that the quick profile or a test catches each planted fault. A fault changes one line of an adapter or of the
+core, in a copy of the checkout.
 
-The author of the faults did not know the cases of the quick profile. A run of a profile takes up to a minute, so only
+The author of the faults did not know the cases of the quick profile. A run of the profile takes up to a minute, so only
 `make soak` runs all faults.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, OF_TESTS, Mutant
-from suite_runs import ROOT, Run, read_lines
+from suite_runs import ROOT
 
 import islices
 
@@ -47,15 +47,6 @@ def run(copy: Path, command: list[str], folder: Path) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def conform(copy: Path, report: Path, mutant: Mutant, profile: str) -> Run:
-    command = [
-        sys.executable, "-m", "islices", "conform", "-b", mutant.shown_by, "--variant", "standard",
-        "--profile", profile, "--json", str(report),
-    ]  # fmt: skip
-    done = run(copy, command, report.parent)
-    return Run(read_lines(report), done.returncode, done.stdout + done.stderr)
-
-
 @pytest.mark.parametrize("mutant", MUTANTS + OF_TESTS, ids=lambda mutant: mutant.name)
 def test_every_fault_is_of_this_code(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text("utf-8")
@@ -65,16 +56,13 @@ def test_every_fault_is_of_this_code(mutant: Mutant) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, copy: Path, tmp_path: Path) -> None:
+def test_the_quick_profile_catches_a_fault(mutant: Mutant, copy: Path, tmp_path: Path) -> None:
     if mutant.shown_by not in islices.list_backends():
         pytest.skip(f"{mutant.shown_by} is not installed")
+    command = [sys.executable, "-m", "islices", "conform", "-b", mutant.shown_by, "--variant", "standard"]
     with broken(copy, mutant):
-        quick = conform(copy, tmp_path / "quick.jsonl", mutant, "quick")
-        print(f"{mutant.name}: quick {quick.counts['fail']} fails of {len(quick.cases)}")
-        if quick.status == 0:  # else the full profile, which has all cases of the quick one, catches the fault as well
-            full = conform(copy, tmp_path / "full.jsonl", mutant, "full")
-            print(f"{mutant.name}: full {full.counts['fail']} fails of {len(full.cases)}")
-            assert full.status == 0, sorted(full.ids("fail"))
+        done = run(copy, command, tmp_path)
+    assert done.returncode in (1, 3), done.stdout[-2000:]
 
 
 @pytest.mark.soak
@@ -84,4 +72,3 @@ def test_a_test_catches_what_the_suite_does_not_reach(mutant: Mutant, copy: Path
     with broken(copy, mutant):
         done = run(copy, command, copy)
     assert done.returncode == 1, done.stdout[-2000:]
-    print(mutant.name, *(line for line in done.stdout.splitlines() if line.startswith("FAILED")))

@@ -1,8 +1,7 @@
-"""Test `islices new-backend`: its files, its errors, and the suite's report on an incomplete adapter.
+"""Test `islices new-backend`: the files that it writes, its errors, and the suite's report on an incomplete adapter.
 
-The test uses the framework of the sample backend, without the adapter of the sample backend. The test follows
-docs/adapter_author.md. The test runs the page's shell lines one by one, and puts the methods of the page's Python block
-into the skeleton.
+The test follows docs/adapter_author.md. It runs the shell lines of the page one by one, and puts the methods of the
+page's Python block into the skeleton. The framework is that of the sample backend, whose adapter is not used.
 """
 
 from __future__ import annotations

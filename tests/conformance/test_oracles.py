@@ -1,5 +1,5 @@
-"""Test the golden vectors: an independent implementation of the specification agrees, generation gives the same bytes,
-and the schema describes the files."""
+"""Test that an independent implementation agrees with the golden vectors, that generation gives the same bytes, and
+that the schema describes the files."""
 
 from __future__ import annotations
 

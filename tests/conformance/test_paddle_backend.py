@@ -1,5 +1,5 @@
-"""Test the PaddlePaddle plug-in (conformance/paddle_backend). All tests run in Paddle's environment; elsewhere, tests
-that need Paddle are reported as skipped."""
+"""Test the PaddlePaddle plug-in (conformance/paddle_backend). Where Paddle is not installed, the tests that need Paddle
+are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the output of long commands on a terminal, in a log, and while standard error is hidden."""
+"""Test the output of long commands on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ SILENCE = 2.0
 
 
 class Screen(NamedTuple):
-    """The output of a program on a terminal, with the time of each piece, the exit code, and the delay of this process.
+    """The output of a program on a terminal: each piece of text with its time, the exit code, and the delay of this
+    process.
 
-    The delay is the number of seconds by which a busy machine woke this process late. A measured silence may include
-    this delay.
+    The delay is the number of seconds by which a busy machine woke this process late. A measured silence may be too
+    long by this delay.
     """
 
     written: list[tuple[float, str]]

@@ -1,6 +1,5 @@
-"""Test the sample adapter, installed like an external one: islices finds, lists, runs and reports it like a built-in
-adapter.
-"""
+"""Test the sample adapter, which is installed like an external adapter. islices must find, list, run and report it like
+a built-in adapter."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
 
 # ---------------------------------------------------------------------- the backend itself
 def _framework() -> Any:
-    """Import the module loopback without putting its folder on sys.path, where this process would find the adapter
-    too."""
+    """Import the module loopback without adding its folder to sys.path. If the folder were on the path, this process
+    would find the adapter too."""
     spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,5 @@
-"""Test variants and other interpreters: each column runs its cases, and reports say why a column is missing."""
+"""Test that the suite runs its cases in other variants and interpreters, and that reports say why a column is
+missing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,6 @@ FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
 
 
 def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
-    """Run `islices conform`, which must succeed, and return the lines of the report."""
     target = tmp_path / "report.jsonl"
     assert main(["conform", "--json", str(target), *options]) == 0
     return read_lines(target)

@@ -26,7 +26,7 @@ KINDS = {"python", "sh", "toml", "text", "diff"}
 
 
 def code(page: Path) -> list[tuple[str, str]]:
-    """Return (kind, text) of each fenced or indented code block, also of blocks in lists. An indented block has the
+    """Return (kind, text) of each fenced or indented code block, including blocks in lists. An indented block has the
     kind ""."""
     tokens = MarkdownIt("commonmark").parse(page.read_text("utf-8"))
     return [(token.info, token.content) for token in tokens if token.type in ("fence", "code_block")]

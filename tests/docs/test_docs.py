@@ -124,8 +124,8 @@ def faults(path: str, x: Any) -> list[str]:
 
 
 def method_faults(path: str, x: Any) -> list[str]:
-    """Return the faults in the docstring of a public method. Only the docstring of its class must have an example and a
-    clause."""
+    """Return the faults in the docstring of a public method. The docstring may lack an example and a clause, because
+    the docstring of the class has both."""
     silent = not inspect.signature(x).parameters.keys() - {"self"}
     return [
         f"{code}: {message}"
@@ -136,8 +136,8 @@ def method_faults(path: str, x: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings(name: str) -> None:
-    """Check that public names and methods document their summary, parameters, results, errors, clause and an
-    example."""
+    """Check that the docstrings of public names and methods have a summary, parameters, results, errors, a clause and
+    an example."""
     module = public_module(name)
     found: dict[str, list[str]] = {}
     for short, x in public_objects(module).items():
@@ -155,7 +155,8 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """Return the command of the Makefile's target docs, changed to this interpreter and to the folder `out`."""
+    """Return the command of the Makefile's target docs, but with this interpreter, and with `out` as the output
+    folder."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")

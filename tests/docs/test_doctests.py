@@ -28,8 +28,8 @@ MODULES = sorted(
 
 
 class Finder(doctest.DocTestFinder):
-    """A finder of doctests that includes decorated functions. doctest's finder assigns these to the decorator's module,
-    and omits them."""
+    """A finder of doctests that includes decorated functions. doctest's finder assigns a decorated function to the
+    decorator's module, and so omits the function."""
 
     def _from_module(self, module: Any, object: Any) -> bool:
         return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc]

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 #: example -> the frameworks that it needs
 NEEDS = {
     "clip_translation": ["torch"],
+    "continue_training": ["torch"],
     "cost_of_reducing": ["numpy"],
     "custom_optimizer": ["torch", "jax"],
     "data_parallel": ["torch"],
@@ -58,6 +59,10 @@ def test_clip_translation(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["global norm"] > 0.1
     assert figures["clipped"] == pytest.approx(0.1, rel=1e-5)
     assert "after:" in capsys.readouterr().out
+
+
+def test_continue_training() -> None:
+    assert run("continue_training")
 
 
 def test_cost_of_reducing() -> None:
@@ -104,8 +109,8 @@ def test_per_sample_gradients() -> None:
     "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
 )
 def test_keras_fit(backend: str) -> None:
-    """Check that weights agree except for Adam. Adam changes all rows in Keras, and only the rows of the batch in
-    islices."""
+    """Check that all weights except those of Adam agree. Keras's Adam changes all rows, and Adam of islices only the
+    rows of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -195,7 +200,6 @@ def test_dlrm(tmp_path: Path) -> None:
 
 
 def launched(name: str, *launcher: str) -> str:
-    """Run an example under a launcher of ranks, and return its output."""
     command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

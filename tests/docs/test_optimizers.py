@@ -1,4 +1,4 @@
-"""Check docs/optimizers.md, docs/formulas.md and the signatures of the optimizers against their records.
+"""Check that docs/optimizers.md, docs/formulas.md and the signatures of the optimizers agree with `RECORDS`.
 
 ``python tests/docs/test_optimizers.py`` writes the table of docs/optimizers.md.
 """
@@ -105,8 +105,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """Check each function's options, and its docstring: the common text must be there in full for help() and
-    editors."""
+    """Check that each function has the shared options. The docstring must contain the whole common text, so that help()
+    and editors show it."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED

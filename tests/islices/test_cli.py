@@ -1,4 +1,5 @@
-"""Test the command: exit codes, output for people and for programs, errors without tracebacks."""
+"""Test the exit codes of the command `islices`, its output for people and for programs, and its errors, which have no
+tracebacks."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install commands of another distribution, of which only one is valid, and metadata of an older islices."""
+    """Install several commands of another distribution, only one of them valid. Also install metadata of an older
+    islices."""
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)
     older = {"audit": "islices.conformance.audit.command:COMMAND", "gone": "islices.gone:COMMAND"}

@@ -39,7 +39,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """Return `old` renumbered row by row. The iterable `new` gives the rows that have no old row."""
+    """Return `old` renumbered row by row. Rows without an old row come from the iterable `new`."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])
@@ -105,7 +105,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Check a step on a renumbered table. Kept rows get the step of the old table, and new rows get the step of a new
+    """Check that a step on a renumbered table changes kept rows as in the old table. New rows change as in a new
     table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)

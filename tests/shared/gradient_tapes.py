@@ -49,7 +49,7 @@ class Tape:
         return self.backend.asarray(x)
 
     def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """Return the sum of all x * weight in `pairs`, computed by the framework's operations."""
+        """Return the sum of the products of all `pairs`, computed by the framework's operations."""
         total: Any = 0
         for x, weight in pairs:
             one = self.module.reduce_sum(x * weight) if self.framework == "tensorflow" else (x * weight).sum()

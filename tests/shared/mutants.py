@@ -1,5 +1,5 @@
-"""Realistic faults of one edit each. A conformance profile must detect the faults in `MUTANTS`; tests must detect the
-faults in `OF_TESTS`.
+"""Realistic faults, each made by one edit. A conformance profile must detect the faults in `MUTANTS`, and tests must
+detect the faults in `OF_TESTS`.
 
 `old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and
 the input that shows it.

@@ -1,6 +1,6 @@
 """The typical differences between a program and a port of the program, computed by the frameworks themselves.
 
-Gradients come from a lookup in three tables. torch.optim, Keras or optax take a step on these tables.
+Gradients come from a lookup in three tables. torch.optim, Keras or optax takes a step on these tables.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ Tree = dict[str, Any]
 
 
 class Batch:
-    """The tables, ids and upstream gradients in one batch."""
-
     def __init__(self, seed: int) -> None:
         r = np.random.default_rng(seed)
         self.tables = {n: (r.standard_normal((rows, WIDTH)) * 0.1).astype("f4") for n, rows in ROWS.items()}
@@ -140,7 +138,7 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Run `diff` on the gradients and on gradients with the named changes, with all options that describe either
+    """Run `diff` on the gradients and on gradients with the named changes. `diff` gets all options that describe either
     side."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
@@ -184,8 +182,6 @@ def optax_step(d: Batch, optimizer: Any, grads: Tree) -> Tree:
 
 
 class StepPair(NamedTuple):
-    """Two steps from the same tables and gradients, and the causes of their difference."""
-
     one: Callable[[Batch, Tree], Tree]
     other: Callable[[Batch, Tree], Tree]
     names: set[str]

@@ -98,7 +98,7 @@ def split(paragraph: str) -> Iterator[str]:
 
 
 def faults_of(sentence: str) -> Counter[str]:
-    """Count the words of a sentence, and the faults of each kind."""
+    """Count the words in a sentence, and the faults of each kind."""
     words = re.findall(r"[^\W\d_][\w'-]*", sentence)
     return Counter(
         {

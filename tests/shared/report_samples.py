@@ -38,7 +38,6 @@ def case(id: str, outcome: str, mode: str = "host", **fields: Any) -> dict[str, 
 
 
 def run_of(head: dict[str, Any], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a complete run: the header, the cases and the footer."""
     counts = Counter(c["outcome"] for c in cases)
     failed = counts["fail"] + counts["harness error"] > 0
     return [head, *cases, {"type": "footer", "counts": dict(counts), "exit": 1 if failed else 0 if cases else 5}]
@@ -85,7 +84,6 @@ HOSTILE_COUNTS = {"pass": 6, "fail": 2, "deviation": 1, "unsupported": 1, "harne
 
 @functools.cache
 def real_report() -> str:
-    """Run a part of the suite on NumPy, and return the report."""
     with tempfile.TemporaryDirectory() as folder:
         done = run_suite(Path(folder), "numpy", "-k", "clip_by_value or conversion", path=Path(folder))
         assert done.status == 0, done.output

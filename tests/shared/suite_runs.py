@@ -1,4 +1,5 @@
-"""Run programs, the suite and the command in fresh interpreters, also with distributions that a test has written."""
+"""Run programs, the suite and the command `islices` in fresh interpreters. A test may add distributions that it has
+written."""
 
 from __future__ import annotations
 
@@ -52,14 +53,14 @@ def python(
 
 
 def run_code(code: str, *arguments: object, **options: Any) -> str:
-    """Run a program with the options of `python`. The program must succeed. Return its output."""
+    """Run a program with the options of `python`, and return its output. The program must succeed."""
     done = python("-c", textwrap.dedent(code), *arguments, **options)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def write_distribution(folder: Path, name: str, group: str, **points: str) -> None:
-    """Write the metadata of a distribution with entry points into a folder of modules."""
+    """Write metadata for a distribution, including its entry points, into a folder of modules."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -42,7 +42,7 @@ def train(model: Bags, optimizer: Any, first: int, last: int) -> None:
 
 
 def whole(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return multiples of 12, so that means over up to four members do not round."""
+    """Return multiples of 12, whose means over up to four members are exact."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
 
 

@@ -44,7 +44,7 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
-    """Return random slices: none, one or many slots, sorted or not, with unique, duplicate or cancelling rows."""
+    """Return random slices. There are no, one or many slots, and rows may be unsorted, repeat, or cancel."""
     size, kind = str(r.choice(SIZES)), str(r.choice(ROWS))
     n = {"empty": 0, "one": 1}.get(size, int(r.integers(1, rows + 1)))
     ids = r.permutation(rows)[:n] if kind == "unique" else r.integers(0, rows, n)
@@ -58,21 +58,19 @@ def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: st
 
 
 def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> Any:
-    """Return a random gradient: sparse, coalesced or dense."""
     x = slices(r, rows, row, dtype, values)
     form = r.random()
     return x if form < 0.6 else islices.coalesce(x) if form < 0.8 else np.asarray(islices.to_dense(x))
 
 
 def reported(r: Generator) -> dict[str, Any]:
-    """Return some of the options that a caller may pass to `diff`."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 
 
 def random_pair(seed: int) -> Any:
-    """Compare unrelated gradients, or two random updates of one table, and return the report. No optimizer makes such
-    updates."""
+    """Compare unrelated gradients, or two random updates of one table, and return the report. No optimizer makes
+    updates like these."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"
@@ -119,7 +117,7 @@ class Near:
         return islices.diff(*((one, two) if self.r.random() < 0.5 else (two, one)), **more)
 
     def stepped(self, update: Array) -> Any:
-        """Explain the difference between two steps: SGD with rate 0.01, and `update`."""
+        """Return the report on two steps. One is SGD with rate 0.01, and the other subtracts `update`."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
         return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 

@@ -29,8 +29,8 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Return the number of tokens in a file, without docstrings and comments, and the number of lines with such
-    tokens."""
+    """Return the number of tokens in a file, and the number of lines that have tokens. Docstrings and comments do not
+    count."""
     strings = docstring_lines(path.read_text("utf-8"))
     with path.open("rb") as file:
         found = [t for t in tokenize.tokenize(file.readline) if t.type not in LAYOUT]

@@ -1,11 +1,13 @@
-"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
+"""Compile handlers for XLA's C API. A handler is machine code that reads a call frame and distributes work over XLA's
+threads.
 
-The docstring of `islices.backends.jax.host_calls` lists the properties of XLA that the code relies on. A *handler* is a
-C function whose argument is the address of a call frame. The handler runs the *task* of an operation, which is also a C
-function, in parts. A *block* is a few words of memory that count the parts: threads claim parts there, and the last
+The docstring of `islices.backends.jax.host_calls` lists the properties of XLA on which this code relies. A *handler* is
+a C function that gets the address of a call frame. Each operation has a *task*, another C function, which the handler
+runs in parts. A *block* is a small piece of memory that counts the parts. Threads claim parts there, and the last
 thread frees the block. The calling thread also runs parts, and waits only for parts that other threads have begun. So
 handlers make progress even if they occupy all of XLA's threads. Parts write to separate memory or add integers, so the
-bits do not depend on the number of threads. That number is `islices.config.get_num_threads()` when the program runs.
+bits do not depend on the number of threads. This number is `islices.config.get_num_threads()` at the time when the
+program runs.
 """
 
 from __future__ import annotations
@@ -27,30 +29,30 @@ from islices.core.locks import Lock
 from islices.kernels import threads
 from islices.kernels.compiling import compile_callback, fingerprint, inline
 
-#: The version of the API that has the positions below. XLA reads the version, and rejects one with another major
-#: number.
+#: The positions below are correct in this version of the API. XLA rejects a handler with a different major version.
 VERSION = (0, 1)
-#: XLA_FFI_CallFrame, in words of 8 bytes.
+#: Positions in XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
-#: XLA_FFI_Extension_Base and the metadata after it; XLA_FFI_Metadata, in words of 4 bytes.
+#: Positions in XLA_FFI_Extension_Base and the metadata after it, and, in words of 4 bytes, in XLA_FFI_Metadata.
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
-#: XLA_FFI_Buffer, XLA_FFI_Scalar, XLA_FFI_Api.
+#: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: The words of a block: the number of threads that use it, the next part, the number of ended parts, the number of
-#: parts, the frame; then arguments for XLA.
+#: The words of a block: the number of threads that use it, the next part, the number of parts that have ended, the
+#: number of all parts, and the frame. After these words come arguments for XLA.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
-#: Parts for each thread.
+#: The number of parts per thread.
 PARTS = 4
 
 _WORD = ir.IntType(64)
-#: The signature of handlers and tasks: the address of a frame or block -> the address of an error, or 0.
+#: The signature of handlers and tasks. The argument is the address of a frame or block, and the result is the address
+#: of an error, or 0.
 _SIGNATURE = types.int64(types.int64)
 
 
 # ---------------------------------------------------------------------- machine code
 def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a decorator that turns a function that builds LLVM instructions into a numba intrinsic. `arguments` are
-    the types of the arguments with which compiled code calls the intrinsic, and `result` is the result's type."""
+    """Return a decorator that makes a numba intrinsic from a function that builds LLVM instructions. Compiled code
+    calls the intrinsic with arguments of the types `arguments`, and gets a result of the type `result`."""
 
     def called(build: Callable[..., Any]) -> Any:
         @wraps(build)  # numba reads the parameters of build
@@ -64,40 +66,40 @@ def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
 
 @_machine(types.CPointer(types.int64), types.int64)
 def words(builder: Any, address: Any) -> Any:
-    """Return an address as a pointer to words of 8 bytes."""
+    """Convert an address to a pointer to words of 8 bytes."""
     return builder.inttoptr(address, _WORD.as_pointer())
 
 
 @_machine(types.voidptr, types.int64)
 def memory(builder: Any, address: Any) -> Any:
-    """Return an address in the type that `numba.carray` accepts."""
+    """Convert an address to the type that `numba.carray` accepts."""
     return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
 
 @_machine(types.int64, types.int64, types.int64, types.int64)
 def add(builder: Any, address: Any, position: Any, value: Any) -> Any:
-    """Add to the word at a position atomically, and return the word's old value."""
+    """Add a value to the word at a position in an atomic operation, and return the old value of the word."""
     place = builder.gep(builder.inttoptr(address, _WORD.as_pointer()), [position])
     return builder.atomic_rmw("add", place, value, "seq_cst")
 
 
 @_machine(types.int64, types.int64, types.int64)
 def call(builder: Any, function: Any, argument: Any) -> Any:
-    """Call the C function at an address with one argument, and return its result."""
+    """Call the C function at the address `function` with one argument, and return its result."""
     kind = ir.FunctionType(_WORD, [_WORD])
     return builder.call(builder.inttoptr(function, kind.as_pointer()), [argument])
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return an intrinsic that returns an address in this process. Compiled code refers to the address by name, so the
-    code may be stored on disk."""
+    """Make an intrinsic that returns an address in this process. Compiled code contains the name of the address instead
+    of the address, so the code can be stored on disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
         known = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, ir.IntType(8), name)
         return builder.ptrtoint(known, _WORD)
 
-    build.__name__ = name  # numba stores code on disk by this name
+    build.__name__ = name  # numba stores code on disk under this name
     return _machine(types.int64)(build)
 
 
@@ -122,13 +124,13 @@ def result(frame, k):
 
 @inline
 def attribute(frame, k):
-    """Return the k-th attribute, a number; attributes are sorted by name."""
+    """Return the k-th attribute, which is a number. Attributes are sorted by their names."""
     return words(words(words(words(frame)[ATTRIBUTES])[k])[VALUE])[0]
 
 
 @inline
 def size(buffer, first):
-    """Return the product of a buffer's dimensions, from dimension `first` to the last."""
+    """Multiply the dimensions of a buffer from dimension `first` to the last, and return the product."""
     product = 1
     for k in range(first, words(buffer)[RANK]):
         product *= words(words(buffer)[DIMENSIONS])[k]
@@ -137,13 +139,13 @@ def size(buffer, first):
 
 @inline
 def vector(buffer, dtype):
-    """Return a buffer's numbers as a one-dimensional array on the same memory."""
+    """Return a one-dimensional array that shares the memory of a buffer."""
     return carray(memory(words(buffer)[DATA]), size(buffer, 0), dtype)
 
 
 @inline
 def matrix(buffer, dtype):
-    """Return a buffer's rows, each flattened, as a two-dimensional array on the same memory."""
+    """Return a two-dimensional array that shares the memory of a buffer. Each row is a flattened row of the buffer."""
     shape = (words(words(buffer)[DIMENSIONS])[0], size(buffer, 1))
     return carray(memory(words(buffer)[DATA]), shape, dtype)
 
@@ -151,7 +153,7 @@ def matrix(buffer, dtype):
 # ---------------------------------------------------------------------- what XLA calls, and its threads run
 @inline
 def release(block):
-    """Drop one reference to a block; free the block's memory if no reference is left."""
+    """Remove one reference to a block. If no reference is left, free its memory."""
     if add(block, REFERENCES, -1) == 1:
         _free(block)
 
@@ -160,7 +162,7 @@ def _task_of(part: Any) -> Any:
     run_part = inline(part)
 
     def task(block):
-        """Run parts of a block until all are claimed."""
+        """Run parts of a block until all parts are claimed."""
         k = add(block, NEXT, 1)
         while k < words(block)[COUNT]:
             run_part(words(block)[FRAME], k, words(block)[COUNT])
@@ -176,7 +178,7 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Handle a call from XLA: write the version if XLA asks for metadata, else run the task in parts on several
+        """Handle a call from XLA. If the call is for metadata, write the version. Else run the task in parts on several
         threads."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
@@ -206,7 +208,7 @@ def _handler_of(task: Any) -> Any:
     return compile_callback(handle, _SIGNATURE, *_SOURCES)
 
 
-#: Code on disk depends on these files too.
+#: Code on disk also depends on these files.
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("frames.py", "parts.py"))
 _lock = Lock()
 #: name -> the compiled task and handler, which live as long as XLA may call them
@@ -214,12 +216,12 @@ _kept: dict[str, Any] = {}
 
 
 def target(part: Callable[..., Any]) -> str:
-    """Register an XLA handler that calls the template `part` for each part of the work. Return the handler's name in
-    XLA.
+    """Register an XLA handler that calls the template `part` for each part of the work. Return the name of the handler
+    in XLA.
 
-    The arguments of the template are the frame, the number of the part and the number of parts.
+    The arguments of the template are the frame, the number of the part, and how many parts there are.
 
-    Compiled code is stored on disk under this name, so the name identifies the values of all variables in the
+    Compiled code is stored on disk under this name. So the name depends on the values of all variables in the
     template's closure.
     """
     name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"

@@ -1,10 +1,10 @@
-"""Define the operations that compiled handlers run, as templates for numba. A call of a template computes one part of
-an operation on a frame's buffers.
+"""Define the operations that compiled handlers run, as templates for numba. Each call of a template computes one part
+of an operation on the buffers of a frame.
 
-One operation groups the slots by row. Operations that sum rows, compute norms or take optimizer steps get the groups as
-operands. XLA runs equal calls once, so a norm and a step share the groups. Templates raise no errors, and read all
-sizes from the buffers. Each of `groups`, `sums`, `step`, `bins` and `total` returns the name by which XLA calls an
-operation.
+One operation groups the slots by row. The operations that sum rows, compute norms or take optimizer steps get these
+groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do not raise
+errors, and read all sizes from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the name under which
+XLA knows an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -35,8 +35,8 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return True if XLA accepts the handlers; else warn, and return False. XLA rejects handlers for another version of
-    its API."""
+    """Return True if XLA accepts the handlers. If XLA rejects the handlers, which are for one version of XLA's API,
+    warn and return False."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -47,18 +47,18 @@ def available() -> bool:
 
 @cache
 def groups(index: str, place: str | None = None) -> str:
-    """Return XLA's name for the operation that groups slots by row. `index` is the dtype of the indices; `place` is
-    that of the positions, or None without positions."""
+    """Return XLA's name for the operation that groups slots by row. `index` is the dtype of the indices. `place` is the
+    dtype of the positions, or None if there are no positions."""
     group, index_type, place_type = group_kernel(np.dtype(np.int64)), np.dtype(index), np.dtype(place or index)
     moved = place is not None
 
     def groups(frame, part, parts):
-        """Compute (order, starts, named, ids, memory) from the operands: the indices, and the positions of the slots'
-        values if these are not in order. The attributes are `rows` and the number of values.
+        """Compute (order, starts, named, ids, memory). The operands are the indices and, if the values of the slots are
+        not in order, their positions. The attributes are `rows` and the number of values.
 
-        `order` contains the positions of the slots' values, sorted stably by index. `starts` contains the place in
-        `order` where each row begins. `named` is the number of rows that have slots. `ids` contains the numbers of
-        these rows, followed by `rows` in all spare entries. `memory` is a scratch buffer.
+        `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row,
+        the place in `order` where the row begins. `named` is the number of rows that have slots. `ids` contains the
+        numbers of these rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -84,8 +84,8 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Return the first row of the part number `part`, rounded down to a multiple of `multiple`. All parts have about
-    the same number of slots."""
+    """Divide the rows into parts with about the same number of slots. Return the first row of part number `part`,
+    rounded down to a multiple of `multiple`."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
     while first < last:
@@ -99,8 +99,8 @@ def cut(starts, named, part, parts, multiple):
 
 @inline
 def groups_of(frame, k, part, parts, multiple):
-    """Return (order, starts, number of rows with slots, first row of `part`, first row of the next part). The first
-    three come from the operands k, k + 1 and k + 2."""
+    """Return (order, starts, number of rows with slots, first row of `part`, first row of the next part). The operands
+    k, k + 1 and k + 2 contain the first three."""
     order, starts = vector(operand(frame, k), U64), vector(operand(frame, k + 1), U64)
     named = vector(operand(frame, k + 2), I64)[0]
     first, last = cut(starts, named, part, parts, multiple), cut(starts, named, part + 1, parts, multiple)
@@ -109,8 +109,8 @@ def groups_of(frame, k, part, parts, multiple):
 
 @cache
 def sums(dtype: str, index: str = "") -> str:
-    """Return XLA's name for the operation that sums values of a dtype per row. `index` is the dtype of the indices; if
-    it is empty, the operation sums bags."""
+    """Return XLA's name for the operation that sums the values of each row. `dtype` is the dtype of the values, and
+    `index` the dtype of the indices. If `index` is empty, the operation sums bags."""
     fold, stored, index_type, bags = (
         fold_kernel(dtype),
         FORMATS[dtype].stored,
@@ -119,9 +119,10 @@ def sums(dtype: str, index: str = "") -> str:
     )
 
     def sums(frame, part, parts):
-        """Compute (sums, ids): the sums per row followed by zeros, and the ids in the dtype of the indices.
+        """Compute (sums, ids). `sums` contains the sum of each row, followed by zeros. `ids` has the dtype of the
+        indices.
 
-        For bags, compute only the sums. Write each sum to the row of its bag, and zeros to all other rows.
+        For bags, compute only the sums. Each sum is in the row of its bag, and all other rows are zeros.
         """
         order, starts, named, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids, out = (
@@ -148,8 +149,8 @@ def sums(dtype: str, index: str = "") -> str:
 
 
 def _states(count: int, dtype: Any) -> Any:
-    """Return a function that maps a frame to the tuple of the optimizer's first `count` states. The states are the
-    results after the table."""
+    """Return a function that gets a frame, and returns a tuple of the optimizer's first `count` states. The states are
+    the results after the table."""
     if count == 0:
         return inline(lambda frame: ())
     before = _states(count - 1, dtype)
@@ -157,15 +158,15 @@ def _states(count: int, dtype: Any) -> Any:
 
 
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
-    """Return XLA's name for the operation that takes an optimizer's step. If `scaled` is True, the last of the operand
-    `numbers` is a factor of the gradient's values."""
+    """Return XLA's name for the operation that takes an optimizer step. If `scaled` is True, the last element of the
+    operand `numbers` is a factor of the gradient."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
     states = _states(len(formula.state), wide)
 
     def step(frame, part, parts):
-        """Step the table and the optimizer's states in place. The operands are (values, order, starts, named, ids,
-        numbers, table, *states)."""
+        """Take an optimizer step that changes the table and the states in place. The operands are ``(values, order,
+        starts, named, ids, numbers, table, *states)``."""
         order, starts, _, first, last = groups_of(frame, 1, part, parts, 1)
         values, ids = matrix(operand(frame, 0), stored_values), vector(operand(frame, 4), U64)
         numbers, table = vector(operand(frame, 5), wide), matrix(result(frame, 0), stored)
@@ -177,8 +178,8 @@ def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
 # ---------------------------------------------------------------------- norms
 @cache
 def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
-    """Return XLA's name for the operation that adds the terms of a norm to bins. The terms come from all values, or
-    from the sums per row if `rows` is True."""
+    """Return XLA's name for the operation that adds the terms of a norm to bins. If `rows` is True, the terms come from
+    the sums of the rows, else from all values."""
     kernel: Any = squares.rows_kernel if rows else squares.dense_kernel
     measure, stored, (count, _) = (
         kernel(dtype, ord, exact=exact),
@@ -187,9 +188,9 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     )
 
     def bins(frame, part, parts):
-        """Add the norm's terms to the bins; `zeros` is the bins' initial value.
+        """Add the terms of a norm to the bins. The operand `zeros` is the initial value of the bins.
 
-        The operands are (zeros, values); for sums per row they are (zeros, values, order, starts, named).
+        The operands are (zeros, values) or, if the terms come from sums of rows, (zeros, values, order, starts, named).
         """
         own = np.zeros((count, 4), I64)
         if rows:
@@ -219,8 +220,8 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute the norm, of shape (1,), from the bins of several leaves; the norm is -1 if the bins do not determine
-        the last bit."""
+        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine its last bit, the
+        norm is -1."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

@@ -1,9 +1,9 @@
-"""Define the primitive of operations that run as a compiled kernel on CPU, and as XLA's operations elsewhere.
+"""Define the primitive of operations that run as a compiled kernel on CPUs, and as XLA's operations on other platforms.
 
-The choice is made when JAX lowers a program for a platform, so one trace serves all platforms. On CPU, XLA's operations
-also run under vmap, in exported programs and for tables on several devices. An exported program may run in a process
-without the kernels, and XLA would gather the tables for a kernel. May import: `jax`, the core, this folder,
-`islices.backends.jax.precision`.
+The choice is made when JAX lowers a program for a platform, so a program need be traced only once. On CPUs, XLA's
+operations also run under vmap, in exported programs, and for tables on several devices. An exported program may run in
+a process without the kernels. XLA would gather a table on several devices for a kernel. May import: `jax`, the core,
+this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from islices.core.locks import load_module
 
 
 class Operation:
-    """An operation on arrays and `Slots`, with its static parameters. JAX compares an equation's parameters by value,
-    so subclasses are frozen dataclasses."""
+    """An operation on arrays and `Slots`, with its static parameters. JAX compares the parameters of equations by
+    value, so subclasses are frozen dataclasses."""
 
-    whole = True  # whole tables are among the operands
+    whole = True  # True if whole tables are among the operands
 
-    #: a function from the operands' abstract values to the results'
+    #: a function that gets the abstract values of the operands, and returns those of the results
     results: Callable[..., Sequence[Any]]
-    #: the results, computed by compiled handlers
+    #: a function that computes the results with compiled handlers
     on_host: Callable[..., Sequence[Array]]
-    #: the results, computed by XLA's operations
+    #: a function that computes the results with XLA's operations
     elsewhere: Callable[..., Sequence[Array]]
 
     def linear(self, *args: Any) -> Sequence[Array]:
-        """Return the results, computed by operations that JAX can differentiate."""
+        """Compute the results with operations that JAX can differentiate."""
         return self.elsewhere(*args)
 
 
 def kernels_run() -> bool:
-    """Return True if the program that is being traced may call compiled kernels on CPU.
+    """Return True if the program that is being traced may call compiled kernels on CPUs.
 
-    Kernels need numba and an XLA that accepts the handlers. The program must be traced outside of
+    Kernels require numba, and an XLA that accepts the handlers. The program must also be traced outside of
     ``use_kernels(False)`` and ``execution("framework")``.
     """
     return modes.kernels_in_traces() is not None and parts().available()
 
 
 def parts() -> Any:
-    """Return the module `parts`. The module needs numba, so it is only imported when kernels run."""
+    """Import the module `parts`, and return it. The module needs numba, so it is imported only if kernels run."""
     return load_module("islices.backends.jax.host_calls.parts")
 
 
 def run(operation: Operation, *args: Any) -> list[Array]:
-    """Bind an operation's primitive in traced code, and return the results."""
+    """Add an operation to the program that is being traced, and return its results."""
     leaves, tree = jax.tree.flatten(args)
     return operation_p.bind(*leaves, operation=operation, tree=tree)  # type: ignore[no-any-return]
 
@@ -72,15 +72,15 @@ operation_p.def_impl(partial(jax.jit, static_argnames=("operation", "tree"))(ope
 
 @operation_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
-    # within shard_map a result varies along the axes of its operands
+    # within shard_map, a result varies along the axes of its operands
     along = frozenset().union(*(getattr(x, "vma", frozenset()) for x in avals))
     new = {"weak_type": False, **({"vma": along} if along else {})}
     return [x.update(**new) for x in operation.results(*tree.unflatten(avals))]
 
 
 def varying(aval: Any) -> frozenset[str]:
-    """Return the axes along which an array of this abstract value varies. Return an empty set outside of a shard_map
-    with ``check_vma=True``."""
+    """Return the axes of a shard_map along which an array varies. `aval` is its abstract value. Outside of a shard_map
+    with ``check_vma=True``, return an empty set."""
     return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 
@@ -109,7 +109,7 @@ def _lowered(cpu: bool, ctx: Any, *operands: Any, operation: Operation, tree: An
     spread = operation.whole and (getattr(context.axis_context, "num_devices", 1) or 1) > 1
     here = cpu and not context.lowering_parameters.for_export and not spread
     chosen = operation.on_host if here else operation.elsewhere
-    with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is now
+    with precision.scope():  # 64-bit types, whatever the user's setting is now
         lowered = mlir.lower_fun(lambda *leaves: chosen(*tree.unflatten(leaves)), multiple_results=True)
         return lowered(ctx, *operands)
 

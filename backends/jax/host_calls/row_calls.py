@@ -1,4 +1,4 @@
-"""Compute sums, bags, norms and steps of optimizers in traced code, with compiled kernels on CPU.
+"""Compute sums, bags, norms and optimizer steps in traced code, with compiled kernels on CPUs.
 
 May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.host_views`, `islices.backends.jax.precision`,
 `islices.backends.jax.scatters`.
@@ -23,7 +23,7 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.precision import apart
 from islices.optim.formulas import Formula
 
-#: The number of elements from which a second thread pays, and the smallest number of elements of a part.
+#: With at least `SHARED` elements, a second thread is worthwhile. A part has at least `LEAST` elements.
 SHARED, LEAST = 1 << 19, 1 << 16
 
 
@@ -35,10 +35,10 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call the compiled handler `name`. `elements` determines the number of parts of the work, and so the number of
-    threads.
+    """Call the compiled handler `name`. `elements`, the number of elements to compute, determines the number of parts
+    of the work, and so the number of threads.
 
-    `aliases` maps an operand's number to the number of the result that reuses the operand's memory.
+    `aliases` maps the number of an operand to the number of the result that reuses its memory.
     """
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
     numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # "parts" is the first attribute by name
@@ -47,8 +47,8 @@ def _call(
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """Return [order, starts, named, ids] of the slots, as `parts.groups` computes them. `values` is the number of
-    values. A norm and a step share the groups, because XLA runs equal calls once."""
+    """Return [order, starts, named, ids] for the slots, which `parts.groups` computes. `values` is the number of
+    values. A norm and a step share the groups, because XLA runs equal calls only once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))
@@ -56,7 +56,7 @@ def _groups(indices: Array, rows: int, values: int, positions: Array | None = No
 
 
 def _operands(x: Slots) -> tuple[list[Array], int]:
-    """Return (operands, number of elements) of a leaf. The operands are the values, and for slots with indices also the
+    """Return (operands, number of elements) for a leaf. The operands are the values and, if the leaf has indices, the
     groups."""
     if x.indices is None:
         return [x.values], x.values.size
@@ -66,9 +66,9 @@ def _operands(x: Slots) -> tuple[list[Array], int]:
 
 
 def _takes(*leaves: Slots) -> bool:
-    """Return True if the program that is being traced may call compiled kernels for these slots on CPU.
+    """Return True if the program that is being traced may call compiled kernels for these slots on CPUs.
 
-    Raise ValueError if the number of slots is a symbol of jax.export.
+    Raise ValueError if the number of slots is a symbolic dimension of jax.export.
     """
     for x in leaves:
         if x.indices is None:
@@ -87,11 +87,11 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Return (sums, ids): the sums of traced values per row, in arrays as long as `indices`. Return None if no kernel
-    runs or nothing is traced.
+    """Sum the traced values of each row, and return (sums, ids), which are as long as `indices`. Return None if no
+    kernel may run, or if nothing is traced.
 
-    The ids are ascending. Spare entries at the end have zeros and the id `rows`. Slots whose index is out of range are
-    left out.
+    The ids are ascending. Unused entries at the end contain zeros and the id `rows`. Slots whose index is out of range
+    do not count.
     """
     if not isinstance(indices, Tracer):
         return None
@@ -185,7 +185,7 @@ class _Norm(Operation):
                 bins += _call(name, [jnp.zeros(shape, np.int64), *given], [(shape, np.int64)], elements, {0: 0})
             return _call(parts().total(self.ord, exact=exact), bins, [((1,), np.float64)])[0]
 
-        # kernels return -1 if the bits that they keep do not determine the result
+        # kernels return -1 if their bins do not determine the result
         norm = total(exact=False)
         return [lax.cond(jnp.any(norm < 0), lambda: total(exact=True), lambda: norm)]
 

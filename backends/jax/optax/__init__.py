@@ -1,10 +1,10 @@
-"""optax with sparse gradients: transformations that accept `islices.IndexedSlices` among the leaves of updates.
+"""Use optax with sparse gradients. The transformations accept `islices.IndexedSlices` as leaves of updates.
 
-optax maps its functions over the leaves of a tree. For JAX the leaves of slices are the values *and the indices*, so
-optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
-transformations, and `from_optim` makes a transformation of an optimizer of `islices.optim`. The clips and
-`apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are optax's, so optax can
-load a checkpoint of this package, and the reverse. docs/jax.md lists the combinations that work.
+optax applies its functions to all leaves of a tree. For JAX, the leaves of slices are the values *and the indices*, so
+optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a
+transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. The clipping
+functions and `apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are the same
+as in optax, so optax and this package can load each other's checkpoints. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations
@@ -45,29 +45,31 @@ __all__ = [
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
-    """Add updates to the parameters, as `optax.apply_updates` does; a sparse update only changes the rows that it
-    contains.
+    """Add updates to the parameters like `optax.apply_updates`. A sparse update changes only the rows that it contains.
 
     Parameters
     ----------
-    params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
-    updates : tree of the same structure, of arrays, `IndexedSlices`, and None, which leaves a parameter unchanged
+    params : tree of arrays, `islices.Table` and None
+        The parameters. None stays None with any update.
+    updates : tree of arrays, `IndexedSlices` and None
+        The updates, in a tree of the same structure. None leaves a parameter unchanged.
 
     Returns
     -------
-    params, of the same types
+    tree
+        The new parameters, with the same types as `params`.
 
     Raises
     ------
     TypeError, ValueError
-        The trees differ in structure or shapes, or `updates` contains a Table, another framework's arrays, or slices
-        whose indices a transformation of optax changed.
+        The structures or shapes of both trees differ. Or `updates` contains a Table, arrays of another framework, or
+        slices whose indices a transformation of optax has changed.
 
     Notes
     -----
-    The result has the bits of ``p + to_dense(u)``: duplicates are summed first, and rows that an update lacks keep
-    their bits. `optax.apply_updates` adds dense leaves. 16-bit rows are summed in float32 and rounded once. SPEC
-    clauses 3, 5 and 15.
+    The result has the same bits as ``p + to_dense(u)``. Duplicates are summed first, and rows that an update does not
+    contain keep their bits. `optax.apply_updates` adds dense leaves. 16-bit rows are added in float32, and the sum is
+    rounded once. SPEC clauses 3, 5 and 15.
 
     Examples
     --------

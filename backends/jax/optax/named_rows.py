@@ -1,7 +1,7 @@
-"""Handle trees with sparse leaves, and run transformations on the rows of these leaves.
+"""Run transformations on the rows of sparse leaves in trees.
 
-This module has no formulas of optimizers: optax or an `islices.optim.Optimizer` steps on arrays of these rows. SPEC
-clauses 16 and 17.
+This module contains no formulas. optax or an `islices.optim.Optimizer` computes the steps from arrays of these rows.
+SPEC clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from islices.optim.optimizer import Optimizer
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """Return True for slices and tables: in this package they are single leaves, although JAX flattens them to
+    """Return True for slices and tables, which are single leaves in this package, although JAX flattens them to
     arrays."""
     return isinstance(x, (IndexedSlices, Table))
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Return the leaves of a tree, with slices and tables as single leaves."""
+    """Return the leaves of a tree. Slices and tables count as single leaves."""
     return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
 def weights_of(params: Any) -> Any:
-    """Return params with arrays in place of tables. optax builds a transformation's state from this tree."""
+    """Replace each table in params by its array. optax makes the state of a transformation from the resulting tree."""
     return jax.tree.map(lambda x: x.weights if isinstance(x, Table) else x, params, is_leaf=is_leaf)
 
 
@@ -46,10 +46,11 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 
 
 def checked(updates: Any) -> Any:
-    """Return updates unchanged; raise TypeError for a Table, and for slices of another framework's arrays.
+    """Return updates unchanged. Raise TypeError if `updates` contains a Table, or slices with arrays of another
+    framework.
 
-    If a transformation changed the indices of slices, the slices raise ValueError only when they are used: see
-    `islices.backends.jax.pytree`.
+    If a transformation has changed the indices of slices, the slices raise ValueError when they are used (see
+    `islices.backends.jax.pytree`).
     """
     for x in leaves_of(updates):
         if isinstance(x, Table) or (isinstance(x, IndexedSlices) and x.backend.name != "jax"):
@@ -58,8 +59,8 @@ def checked(updates: Any) -> Any:
 
 
 def check_transformation(inner: Any, argument: str) -> Any:
-    """Return an optax transformation, or an optax.MultiSteps, in the form that accepts extra arguments. Raise TypeError
-    for other objects."""
+    """Convert an optax transformation, or an optax.MultiSteps, to the form that accepts extra arguments. Raise
+    TypeError for any other object."""
     if isinstance(inner, optax.MultiSteps):
         inner = inner.gradient_transformation()
     if not isinstance(inner, optax.GradientTransformation):
@@ -70,8 +71,8 @@ def check_transformation(inner: Any, argument: str) -> Any:
 # ---------------------------------------------------------------------- rows
 @dataclass(frozen=True)
 class NamedRows:
-    """The distinct rows of a gradient, with methods that read and write these rows of an array. JAX treats an instance
-    as a single leaf."""
+    """The distinct rows of a gradient. The methods read and write these rows of an array. JAX treats an instance as a
+    single leaf."""
 
     slices: IndexedSlices  # coalesced
 
@@ -80,7 +81,7 @@ class NamedRows:
         return self.slices.backend
 
     def holding(self, x: Array, argument: str) -> Array:
-        """Return x if it has the table's shape or one number per row of the table; otherwise raise ValueError."""
+        """Return x if it has the shape of the table, or one number per row of the table. Otherwise raise ValueError."""
         shape = self.slices.dense_shape
         if self.B.shape(x) not in (shape, shape[:1]):
             raise ValueError(
@@ -90,18 +91,19 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """Return the rows of `x` that this gradient contains; differentiation treats them as constants."""
+        """Return the rows of `x` that the gradient contains. If the step is differentiated, these rows are
+        constants."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """Return `x` with the rows that this gradient contains replaced by `rows`."""
+        """Replace the rows of `x` that the gradient contains by `rows`, and return the result."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 
     def update(self, values: Array) -> IndexedSlices:
-        """Return slices of these rows with other values; padding slots get zeros. Raise ValueError for values of
-        another shape."""
+        """Return slices with the same rows and new values. Padding slots get zeros. Raise ValueError if the values have
+        the wrong shape."""
         s = self.slices
         if self.B.shape(values) != self.B.shape(s.values):
             raise ValueError(
@@ -114,13 +116,13 @@ class NamedRows:
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
-    """Sum the duplicates of slices, and return the distinct rows. In traced code the rows may include the sentinel."""
+    """Sum the duplicates of slices, and return the distinct rows. In traced code, the rows may include the sentinel."""
     return NamedRows(coalesce(s))
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Return weights plus update, with duplicates summed first. 16-bit numbers are added in float32, and each new row
-    is rounded once to the type of the weights."""
+    """Sum the duplicates of an update, and add it to the weights. 16-bit numbers are added in float32, and each new row
+    is rounded once to the dtype of the weights."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -134,21 +136,21 @@ def _add(B: Backend, x: Array, y: Array, *, dtype: str) -> Array:
 # ---------------------------------------------------------------------- optax's arithmetic
 @dataclass(frozen=True)
 class _Part:
-    """An array of a transformation's state, and the rows of the array that a step uses."""
+    """An array of a transformation's state, and the rows of this array that a step uses."""
 
     whole: Array
     rows: NamedRows
 
 
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return (updates, state) of a step of `inner` on the rows of slices, and on whole dense leaves.
+    """Run a step of `inner` on the rows of slices and on whole dense leaves. Return (updates, state).
 
-    optax.tree_map_params finds the arrays of the state that belong to a leaf. Of these arrays, and of the parameters,
-    `inner` gets only the gradient's rows.
+    optax.tree_map_params finds the arrays of the state that belong to a leaf. `inner` gets only the gradient's rows of
+    these arrays and of the parameters.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
-    # None is the gradient of a leaf that is not differentiated, such as an Equinox module's function
+    # the gradient is None if a leaf is not differentiated, such as a function in an Equinox module
     weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=lambda x: x is None)
     try:
         parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
@@ -169,32 +171,33 @@ def _read(rows: Any, weights: Array) -> Array:
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """Return an array of a table's state as a `_Part`. Return the state of dense leaves, placeholders and single
-    numbers unchanged."""
+    """Convert an array of a table's state to a `_Part`. Return the state of a dense leaf, a placeholder or a single
+    number unchanged."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
 
 
 def _is_masked(x: Any) -> bool:
-    """Return True for optax's placeholder in the state of a leaf that a masked transformation leaves out."""
+    """Return True for optax's placeholder. The placeholder is the state of a leaf to which a masked transformation does
+    not apply."""
     return isinstance(x, optax.MaskedNode)
 
 
 # ---------------------------------------------------------------------- islices' arithmetic
 def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
-    """Return one table's update and new state. The update contains the rows of the gradient, or all rows if the
-    gradient is dense or rows="all".
+    """Return (the update, the new state) of one table. The update contains the rows of the gradient, or all rows if the
+    gradient is dense or the optimizer has rows="all".
 
-    All rules used here end in w - x or w + x, so a step on w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the bits of a step on w itself. The update of a 16-bit table is float32, so the result
-    has these bits for a 16-bit table too.
+    Every accepted rule ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If `add_to_rows` adds this
+    update to w, the result has the same bits as a step from w. The same is true of 16-bit tables, because the updates
+    of 16-bit tables are float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)
     if not isinstance(grad, IndexedSlices):
         B = get_backend(grad)
-        gradient = B.widen(jnp.atleast_1d(grad))  # an optimizer's table has at least one axis
+        gradient = B.widen(jnp.atleast_1d(grad))  # optimizers need tables with at least one axis
         update, state = optimizer.step(B.zeros_like(gradient), gradient, state)
         return jnp.reshape(update, jnp.shape(grad)), state
     rows = named_rows(grad)

@@ -1,8 +1,9 @@
-"""Read and write the state of optax's optimizers as named arrays, to continue a training of another framework.
+"""Read and write the states of optax's optimizers as named arrays, so that a training can continue in another
+framework.
 
-A state is {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names that the
-records of `islices.optim` define. The modules for torch and Keras use the same form. May import: `jax`, `numpy`, the
-core, this folder.
+A state has the form {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may belong to any framework, and have the
+names that the records of `islices.optim` define. The modules for torch and Keras use the same form. May import: `jax`,
+`numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from islices.core.conversion import convert
 from islices.core.registry import describe
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: The class of an optax state -> its fields -> their names in the records of `islices.optim`. Arrays of other classes
-#: have no names.
+#: class of an optax state -> its fields -> their names in the records of `islices.optim`. Arrays of other classes have
+#: no names.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdamState": {"mu": "m", "nu": "v"},
     "ScaleByAmsgradState": {"mu": "m", "nu": "v", "nu_max": "v_max"},
@@ -43,11 +44,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 #: The names of the arrays in the states of `islices.optim`.
 OURS = {"step", "master", *(name for record in RECORDS.values() for name in record.stored)}
-#: Classes whose count is the number of steps, including schedules.
+#: The classes, also of schedules, whose count is the number of steps.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
-#: Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees.
+#: Returns the name of a leaf, as everywhere in islices: keys, positions and attributes, joined by dots.
 path_name = partial(keystr, simple=True, separator=".")
 
 
@@ -58,13 +59,13 @@ class _Place(NamedTuple):
 
 
 def _names(params: Any) -> dict[Any, str]:
-    """Return {path of a parameter: the parameter's name}."""
+    """Return a dict that maps the paths of parameters to their names."""
     return {path: path_name(path) for path, _ in tree_leaves_with_path(weights_of(params))}
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Return the parameter and the name of the array at a path of an optax state. Return None unless the array is a
-    count, in `FIELDS`, or from `from_optim`."""
+    """Find the array at a path in an optax state, and return its parameter and its name. Return None unless the array
+    is a step count, is listed in `FIELDS`, or belongs to `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
@@ -83,22 +84,23 @@ def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
 
 
 def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays, for `start_from` of any framework's module.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
+    framework.
 
     Parameters
     ----------
     state : optax state
-        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`. `state` may also
-        be the state of a chain that contains one of these.
+        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`, or of a chain that
+        contains one of these.
     params : tree of arrays and `islices.Table`
-        The parameters of this state.
+        The parameters to which the state belongs.
 
     Returns
     -------
     dict of str to dict of str to array
-        Parameter -> arrays. Parameters' names are keys and positions, joined by dots. Arrays have the names of
-        `islices.optim`: "m", "v", "accumulator", "momentum" ..., and "step", of shape (1,), if the state has a count.
-        Parameters without known arrays are left out.
+        For each parameter, its arrays. The name of a parameter consists of keys and positions, joined by dots. Arrays
+        have the names that `islices.optim` uses, such as "m", "v", "accumulator" and "momentum". If the state contains
+        a step count, there is also "step" of shape (1,). Parameters without known arrays are left out.
 
     Examples
     --------
@@ -126,31 +128,32 @@ def start_from(
     Parameters
     ----------
     state : optax state
-        The result of ``tx.init(params)``, whose arrays are replaced in the new state.
+        The result of ``tx.init(params)``. In the new state, other arrays replace its arrays.
     params : tree of arrays and `islices.Table`
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}. Arrays may be of any framework, and have their names in
-        `islices.optim`. `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must
-        have the same step count, because optax has one count. Schedules continue from this count too.
+        For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
+        the names that `islices.optim` uses. `islices.load`, and `state_of` for optax, torch and Keras, return this
+        form. All parameters must have the same step count, because optax has only one. Schedules also continue from
+        this count.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "optax" for optax. `semantics` is required for momentum and for
-        amsgrad's maximum, because frameworks store these arrays differently. Arrays for a state of `from_optim` are not
-        converted.
+        The framework whose optimizer made the arrays, such as "torch". `semantics` is required for momentum and for
+        amsgrad's maximum, because frameworks store these arrays differently. If `state` comes from `from_optim`, arrays
+        are not converted.
     learning_rate : float, optional
-        The learning rate of both optimizers. Some frameworks store momentum with the learning rate included, others
-        without; this number converts between them.
+        The learning rate of both optimizers. Some frameworks include the learning rate in the stored momentum. This
+        number is used to convert the momentum.
 
     Returns
     -------
     optax state
-        A new state of the same structure.
+        A new state with the same structure.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. `semantics`
-        is required and missing, or names a framework whose amsgrad maximum is incompatible with optax's. Momentum needs
-        a learning rate, and `learning_rate` is None.
+        A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. Or
+        `semantics` is missing, or is a framework whose amsgrad maximum cannot be converted to optax's. Or momentum must
+        be converted, and `learning_rate` is None.
 
     Examples
     --------
@@ -193,7 +196,7 @@ def start_from(
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
-    """Yield (name, record) for each array that other frameworks may store differently from optax's classes."""
+    """Yield (name, record) for each array that other frameworks may store in a different form than optax."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:
@@ -208,7 +211,7 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
-    """Check that a parameter's given arrays have the names and shapes of the arrays in the optax state."""
+    """Check that the given arrays of a parameter have the same names and shapes as the arrays in the optax state."""
     check_names(given, sorted(held), ["step"], place)
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)

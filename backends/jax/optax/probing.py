@@ -1,6 +1,7 @@
-"""Find transformations that `on_rows` cannot run: compare steps on some rows with optax's steps on all rows.
+"""Detect transformations that `on_rows` cannot run. For this purpose, steps on some rows are compared with optax's
+steps on all rows.
 
-The verdict depends on what a transformation returns, not on its name or state. SPEC clause 24.
+The result depends only on the numbers that a transformation returns, not on its name or state. SPEC clause 24.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 
-#: The magnitudes of each row's gradient in the first steps, and of the row's weights. Later gradients contain some of
-#: these rows.
+#: For each row, the magnitude of its gradient in the first steps, and the magnitude of its weights. Gradients of later
+#: steps contain only the rows `NAMED`.
 GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
 WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])
 NAMED = np.array([1, 3, 4, 6])
@@ -30,24 +31,24 @@ WAY_OUT = (
 
 
 def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) -> None:
-    """Raise ValueError if steps of `inner` on a gradient's rows differ from steps on the dense gradient.
+    """Raise ValueError if steps of `inner` on the rows of a gradient differ from steps on the dense gradient.
 
     Parameters
     ----------
     inner : optax.GradientTransformationExtraArgs
     updates, params, extra
-        The arguments of the next update. The probe uses small arrays of the same structure and row shapes. Traced
-        values in `extra` are replaced by ones.
+        The arguments of the next update. The probe replaces them by small arrays with the same structure and row
+        shapes, and traced values in `extra` by ones.
 
     Notes
     -----
-    No error is raised for a transformation that fails on small arrays or computes with traced values.
+    If a transformation fails on small arrays or computes with traced values, no error is raised.
     """
     with jax.ensure_compile_time_eval():
         try:
             differ = _differ(inner, updates, params is not None, {name: _known(x) for name, x in extra.items()})
         except (TypeError, ValueError, LookupError):
-            return  # the update raises this error too, unless only the small sizes of the probe cause it
+            return  # the update will raise this error, unless only the small sizes of the probe cause it
     if differ:
         raise ValueError(
             "inner: got a transformation that computes a row's update from the other rows, their number or its place "
@@ -56,12 +57,13 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
 
 def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> bool:
-    """Return True if steps on a gradient's rows differ from steps on all rows. Return False if the values are traced,
-    so that they cannot be compared."""
+    """Return True if steps on the rows of a gradient differ from steps on all rows. If the values are traced, they
+    cannot be compared, so return False."""
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
-        """Return a random array for a leaf. For slices `scales` contains the magnitude of each row of the array."""
+        """Return a random array in place of a leaf. If the leaf is slices, `scales` contains the magnitude of each
+        row."""
         sparse = isinstance(x, IndexedSlices)
         shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)
@@ -109,6 +111,6 @@ def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]
 
 
 def _known(x: Any) -> Any:
-    """Return an extra argument with ones in place of traced values."""
+    """Replace traced values in an extra argument by ones."""
     traced = get_backend("jax").is_traced
     return jax.tree.map(lambda v: jnp.ones(v.shape, v.dtype) if traced(v) else v, x)

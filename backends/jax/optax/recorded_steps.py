@@ -18,7 +18,8 @@ from islices.porting.trajectory.descriptions import as_description
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """Return a transformation that steps as `tx` does and also records each update. The training loop stays the same.
+    """Return a transformation that does the same as `tx`, and also records each update. The training loop stays the
+    same.
 
     Parameters
     ----------
@@ -26,23 +27,23 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         A transformation of optax or of `islices.backends.jax.optax`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        The clip before `tx`, as in ``optax.chain(clip, tx)``. The gradients that the clip returns are recorded
-        separately.
+        A clipping transformation that runs before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns
+        are recorded separately.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation with the state of `tx`, or of ``optax.chain(clip, tx)``. Each update records the gradients and,
-        if `tx` comes from `from_optim` and has no schedules, the optimizer. If `update` gets the parameters, each
-        update also records the parameters, and the state before and after the step. Call
-        ``recorder.add(batch=..., loss=...)`` before update to record more. The tables after a step are recorded at the
-        next step; after the last step call ``recorder.step(tables=params)``.
+        A transformation with the same state as `tx`, or as ``optax.chain(clip, tx)``. Each update records the gradients
+        and, if `tx` comes from `from_optim` and has no schedules, the optimizer. If you pass the parameters to
+        `update`, it also records the parameters, and the state before and after the step. To record more, call
+        ``recorder.add(batch=..., loss=...)`` before the update. The tables after a step are recorded in the next step,
+        so call ``recorder.step(tables=params)`` after the last step.
 
     Raises
     ------
     TypeError
-        `tx` or `clip` is not a transformation, or `recorder` is not a JaxRecorder, the only recorder that works in
-        traced code.
+        `tx` or `clip` is not a transformation, or `recorder` is not a JaxRecorder. Only a JaxRecorder works in traced
+        code.
 
     Examples
     --------
@@ -62,7 +63,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
     try:
         statement = as_description(getattr(inner.update, OPTIMIZER, None))
-    except TypeError:  # tx is another transformation, or its learning rate is a schedule
+    except TypeError:  # tx does not come from from_optim, or its learning rate is a schedule
         statement = None
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -87,6 +88,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return {name of its path: leaf} of a pytree. Slices, tables and None are single leaves."""
+    """Return a dict that maps the names of a pytree's leaves to the leaves. Slices, tables and None count as single
+    leaves."""
     paths = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))
     return {path_name(path): x for path, x in paths}

@@ -1,4 +1,4 @@
-"""Transform sparse updates: clip them, or let optax or `islices.optim` step on their rows.
+"""Define transformations of sparse updates, which clip them, or run optax or `islices.optim` on their rows.
 
 SPEC clauses 7 to 10 and 16.
 """
@@ -37,9 +37,9 @@ from islices.optim.record import RECORDS
 ROWS = ("touched", "all")
 #: The classes of states that store gradients for a later step.
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)
-#: The attribute of `from_optim`'s update that holds the optimizer.
+#: The attribute of `from_optim`'s update function that contains the optimizer.
 OPTIMIZER = "islices_optimizer"
-#: chains pass further arguments, such as `value`, only to these
+#: Chains pass extra arguments, such as `value`, only to transformations of this type.
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
@@ -52,24 +52,24 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> optax.GradientTransformation:
-    """Clip by the global norm like `optax.clip_by_global_norm`, but sum duplicate rows before computing the norm;
-    indices do not change. With semantics="tensorflow" or "keras", duplicates are not summed.
+    """Clip by the global norm like `optax.clip_by_global_norm`, but sum duplicate rows before the norm is computed, and
+    leave indices unchanged. With semantics="tensorflow" or "keras", duplicates are not summed.
 
     Parameters
     ----------
     max_norm : float
-        Not negative.
+        A number that is not negative.
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
-        The library whose formula gives the factor; SPEC clause 11.
+        The library whose formula computes the factor (SPEC clause 11).
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm. "propagate" applies the formula; the formula of "islices" makes all
-        updates NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
+        Defines what happens if the norm is NaN or infinite. "propagate" applies the formula; with "islices", all
+        updates then become NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
     group : str, tuple of str, Group or an engine's group object, optional
-        The ranks that hold the parts of one gradient: the name of the mapped axis within shard_map, or "jax" between
-        processes. Each rank passes its updates. See `islices.distributed.get_group`.
+        The ranks over which one gradient is distributed. Within shard_map, pass the name of the mapped axis; between
+        processes, pass "jax". Each rank passes its updates. See `islices.distributed.get_group`.
     replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
-        True for leaves that are the same on every rank, such as dense gradients after a psum. The norm counts these
-        leaves once.
+        True for leaves that are the same on every rank, such as dense gradients after a psum. Such leaves count only
+        once in the norm.
 
     Returns
     -------
@@ -78,12 +78,12 @@ def clip_by_global_norm(
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid. This function checks its other arguments; the first update checks `group` and
-        `replicated`.
+        An argument is invalid. `group` and `replicated` are checked only at the first update.
 
     Notes
     -----
-    `islices.clip_by_global_norm` clips sparse and dense leaves. SPEC clauses 7, 8 and 10, and clause 25 for a group.
+    The transformation uses `islices.clip_by_global_norm` for sparse and dense leaves. SPEC clauses 7, 8 and 10, and
+    clause 25 for a group.
 
     Examples
     --------
@@ -108,17 +108,17 @@ def clip_by_global_norm(
 def clip_by_block_rms(
     threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> optax.GradientTransformation:
-    """Limit the root mean square of each leaf, as `optax.clip_by_block_rms` does; the mean includes rows that a sparse
-    leaf lacks.
+    """Limit the root mean square of each leaf like `optax.clip_by_block_rms`. The mean includes rows that a sparse leaf
+    does not contain.
 
     Parameters
     ----------
     threshold : float
-        Not negative.
+        A number that is not negative.
     semantics : {"islices", "optax"}
-        The library whose formula gives the factor; SPEC clause 11.
+        The library whose formula computes the factor (SPEC clause 11).
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on the leaf; see `clip_by_global_norm`.
+        Defines what happens to the leaf if its norm is NaN or infinite; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def clip_by_block_rms(
 
     Notes
     -----
-    `islices.norms.clip_by_block_rms` clips the leaves. SPEC clause 10.
+    The transformation uses `islices.norms.clip_by_block_rms`. SPEC clause 10.
 
     Examples
     --------
@@ -155,20 +155,20 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> optax.GradientTransformation:
-    """Limit the norm of each unit to `clipping` times the norm of the parameters' unit, as `optax.adaptive_grad_clip`
-    does.
+    """Limit the norm of each unit to `clipping` times the norm of the same unit of the parameters, like
+    `optax.adaptive_grad_clip`.
 
     Parameters
     ----------
     clipping, eps : float
-        Not negative; norms of parameters count as at least eps.
+        Two numbers that are not negative. A norm of parameters that is less than eps counts as eps.
     axis : int, or tuple of ints, optional
-        The axes over which norms are computed. The default, which is optax's, makes each *column* of a table a unit and
-        reads the whole table. -1 makes each row a unit and reads only the rows of the gradient.
+        The axes over which norms are computed. The default is the same as in optax: each *column* of a table is a unit,
+        and the whole table is read. With -1, each row is a unit, and only the rows of the gradient are read.
     semantics : {"islices", "optax"}
-        The library whose formula gives the factor; SPEC clause 11.
+        The library whose formula computes the factor (SPEC clause 11).
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm on the unit; see `clip_by_global_norm`.
+        Defines what happens to the unit if its norm is NaN or infinite; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -177,11 +177,12 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid. `update` raises if parameters are missing or have another structure than the updates.
+        An argument is invalid. `update` raises if the parameters are missing, or if their structure is not the same as
+        that of the updates.
 
     Notes
     -----
-    `islices.norms.adaptive_grad_clip` clips the leaves. SPEC clause 10.
+    The transformation uses `islices.norms.adaptive_grad_clip`. SPEC clause 10.
 
     Examples
     --------
@@ -210,32 +211,33 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Parameters
     ----------
     inner : optax.GradientTransformation
-        A transformation that treats each row by itself, so that zero rows of the gradient do not change the other rows.
-        adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others do so. `on_rows`
-        rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as adafactor's, and
-        noise.
+        A transformation that computes each row separately, so that rows of zeros in the gradient do not affect other
+        rows. adam, lion, nadam, adabelief, trace, clipping by a gradient's norm, and nearly all other transformations
+        do so. `on_rows` rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as
+        in adafactor, and noise.
     rows : {"touched", "all"}
-        "touched": rows of the parameters and of the state that a sparse gradient lacks keep their bits, at no cost.
-        "all": gradients become dense, every row is updated as in optax, and the update is dense.
+        With "touched", the other rows of the parameters and of the state keep their bits, and take no time. With "all",
+        gradients become dense, every row is updated as in optax, and the update is dense.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation whose state is that of `inner` for arrays in place of tables. The two transformations can load
+        A transformation with the same state as `inner`, in which arrays replace tables. Both transformations can load
         each other's state.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        `inner` is not a transformation. Another transformation has changed the indices of updates, or updates do not
-        fit the parameters. The first update with a sparse leaf raises if a probe of `inner` on small arrays finds that
-        rows depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
+        `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
+        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if rows
+        depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
 
     Notes
     -----
-    All rows share one step count: rows that a gradient lacks do not catch up later. If a gradient contains every row,
-    "touched" has the bits of "all" and of optax on the dense gradient (in jit up to XLA's contractions). If JAX
-    differentiates the update, the rows that it reads count as constants. SPEC clause 16.
+    All rows share one step count, so rows that a gradient does not contain do not catch up later. If a gradient
+    contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient. (In jit,
+    XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants. SPEC
+    clause 16.
 
     Examples
     --------
@@ -250,7 +252,7 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     """
     check_name(rows, ROWS, "rows")
     inner = check_transformation(inner, "inner")
-    seen: set[Any] = set()  # structures of updates with which inner has passed the probe
+    seen: set[Any] = set()  # the structures of updates with which `inner` has passed the probe
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if not any(isinstance(x, IndexedSlices) for x in leaves_of(checked(updates))):
@@ -278,30 +280,31 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 # ---------------------------------------------------------------------- islices.optim
 def from_optim(optimizer: Optimizer) -> Transformation:
-    """Turn an optimizer of `islices.optim` into a transformation. Steps have the optimizer's bits, eagerly and in jit.
+    """Convert an optimizer of `islices.optim` to a transformation. In eager code and in jit, its steps have the same
+    bits as the optimizer's steps.
 
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        A rule that ends in one addition to the weight: every rule except FTRL, nadam with semantics="torch", and the
-        rules of `optim.custom`. Frozen rows, duplicates="raw" and weight decay raise. For weight decay, chain
-        ``on_rows(optax.add_decayed_weights(...))`` instead.
+        An optimizer whose rule ends in one addition to the weight. Only FTRL, nadam with semantics="torch", and
+        optimizers of `optim.custom` have other rules. Frozen rows, duplicates="raw" and weight decay are not accepted.
+        For weight decay, chain ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation whose state is a tree with the result of ``optimizer.init`` for each parameter. Dense leaves
-        use the same rule.
+        A transformation whose state is a tree that contains the result of ``optimizer.init`` for each parameter. The
+        same rule computes the updates of dense leaves.
 
     Raises
     ------
     TypeError, ValueError
-        The argument is not an optimizer, or has an option or rule that is not accepted.
+        The argument is not an optimizer, or one of its options or its rule is not accepted.
 
     Notes
     -----
-    After `apply_updates`, parameters and state have the bits of ``optimizer.step(table, grad, state)``. The update of
-    16-bit parameters is float32, rounded once when it is added. SPEC clause 16.
+    After `apply_updates`, parameters and state have the same bits as after ``optimizer.step(table, grad, state)``. The
+    update of 16-bit parameters is float32, and the sum is rounded once. SPEC clause 16.
 
     Examples
     --------
@@ -333,12 +336,12 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     def init(params: Any) -> Any:
         return jax.tree.map(lambda x: optimizer.init(jnp.atleast_1d(x)), weights_of(params))
 
-    setattr(update, OPTIMIZER, optimizer)  # `recorded` reads it; a transformation has no field for it
+    setattr(update, OPTIMIZER, optimizer)  # for `recorded`, because a transformation has no field for it
     return Transformation(init, update)
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """Return a description of the first option or rule that `from_optim` cannot support; "" if there is none."""
+    """Return a description of the first option or rule that `from_optim` does not support, or "" if it supports all."""
     if optimizer.name not in RECORDS:
         return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
     if not optimizer._formula.additive:

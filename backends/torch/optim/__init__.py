@@ -1,10 +1,10 @@
-"""Optimizers for models with sparse gradients: the classes of torch.optim, with steps on the rows of a gradient.
+"""Replace the classes of torch.optim with optimizers that update only the rows of a sparse gradient.
 
-``from islices.backends.torch import optim`` and ``optim.Adam(model.parameters(), lr=1e-3)`` replace torch.optim.Adam
-and torch.optim.SparseAdam. The formulas are those of `islices.optim`, with the same bits on every framework;
-semantics="torch" selects the formulas of torch.optim. A hyperparameter that is None gets the default of the semantics.
-Each record of an optimizer (`islices.optim.record`) has a class here, whose arguments have torch's names and order.
-SPEC clause 16.
+Change the import to ``from islices.backends.torch import optim``. Then ``optim.Adam(model.parameters(), lr=1e-3)``
+replaces torch.optim.Adam and torch.optim.SparseAdam. The classes use the formulas of `islices.optim`, whose results
+have the same bits in every framework. semantics="torch" selects the formulas of torch.optim. If a hyperparameter is
+None, it gets the default of the semantics. There is one class per record in `islices.optim.record`, and its arguments
+have torch's names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, TypeAlias, Unpack
 
 import torch
-from torch.optim import Optimizer as Optimizer  # a name of torch.optim, so that scripts only change the import of optim
+from torch.optim import Optimizer as Optimizer  # torch.optim also has this name
 from torch.optim import lr_scheduler as lr_scheduler
 from torch.optim import swa_utils as swa_utils
 
@@ -49,13 +49,13 @@ class Adagrad(RowOptimizer):
     lr_decay : float or Tensor of one, default 0.0
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     initial_accumulator_value : float, default 0.0
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-10
-        Added to the root in the denominator.
+        A small number that is added to the root in the denominator.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Adagrad(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
+    `islices.optim.adagrad` defines the formula. The state contains "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -93,20 +93,20 @@ class Adagrad(RowOptimizer):
 
 
 class RowwiseAdagrad(RowOptimizer):
-    """Adagrad with one accumulator per row, so the state of a large table is a column.
+    """Adagrad with one accumulator per row. The state of a large table is therefore only one column.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     initial_accumulator_value : float, default 0.0
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     eps : float or Tensor of one, default 1e-08
-        Added to the root in the denominator.
+        A small number that is added to the root in the denominator.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class RowwiseAdagrad(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.rowwise_adagrad` defines the formula. The state has "step" and "sum". SPEC clause 16.
+    `islices.optim.rowwise_adagrad` defines the formula. The state contains "step" and "sum". SPEC clause 16.
 
     Examples
     --------
@@ -143,25 +143,25 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 class Adam(RowOptimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" selects lazy Adam.
+    """Adam (Kingma and Ba 2015, algorithm 1). With ``rows="touched"`` it is lazy Adam.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.001
     betas : two floats or Tensors of one, default (0.9, 0.999)
-        Decay of the running means of gradients and of their squares. The bias correction of step t is 1 - beta^t with
-        the beta of step t.
+        The decay rates of the running means of the gradients and of their squares. The bias correction of step t is
+        1 - beta^t, where beta is the value at step t.
     eps : float or Tensor of one, default 1e-08
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates; `AdamW` decouples the decay.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates. Use `AdamW` for decoupled decay.
     amsgrad : bool, default False
-        Divide by the root of the largest mean square so far (Reddi et al. 2018).
+        If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag of torch's class; only False is accepted.
+        A flag that torch's class has. Only False is accepted.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -170,8 +170,8 @@ class Adam(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.adam` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq"; options add
-    "max_exp_avg_sq". SPEC clause 16.
+    `islices.optim.adam` defines the formula. The state contains "step", "exp_avg" and "exp_avg_sq", and with
+    ``amsgrad=True`` also "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -210,18 +210,18 @@ class AdamW(Adam):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.001
     betas : two floats or Tensors of one, default (0.9, 0.999)
-        Decay of the running means of gradients and of their squares. The bias correction of step t is 1 - beta^t with
-        the beta of step t.
+        The decay rates of the running means of the gradients and of their squares. The bias correction of step t is
+        1 - beta^t, where beta is the value at step t.
     eps : float or Tensor of one, default 1e-08
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.01
-        Before the update, the updated rows are multiplied by 1 - lr * weight_decay.
+        The step first multiplies the rows that it updates by ``1 - lr * weight_decay``.
     amsgrad : bool, default False
-        Divide by the root of the largest mean square so far (Reddi et al. 2018).
+        If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag of torch's class; only True is accepted.
+        A flag that torch's class has. Only True is accepted.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -230,8 +230,8 @@ class AdamW(Adam):
 
     Notes
     -----
-    `islices.optim.adamw` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq"; options add
-    "max_exp_avg_sq". SPEC clause 16.
+    `islices.optim.adamw` defines the formula. The state contains "step", "exp_avg" and "exp_avg_sq", and with
+    ``amsgrad=True`` also "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -256,13 +256,13 @@ class Adamax(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.002
     betas : two floats or Tensors of one, default (0.9, 0.999)
-        Decay of the running mean of gradients, and of the largest absolute gradient so far.
+        The decay rates of the running mean of the gradients, and of the largest absolute gradient so far.
     eps : float or Tensor of one, default 1e-08
-        Added to the largest absolute gradient.
+        A small number that is added to the largest absolute gradient.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -271,7 +271,7 @@ class Adamax(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.adamax` defines the formula. The state has "step", "exp_avg" and "exp_inf". SPEC clause 16.
+    `islices.optim.adamax` defines the formula. The state contains "step", "exp_avg" and "exp_inf". SPEC clause 16.
 
     Examples
     --------
@@ -306,21 +306,21 @@ class Ftrl(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     l1 : float or Tensor of one, default 0.0
-        Strength of the l1 penalty.
+        The strength of the l1 penalty.
     l2 : float or Tensor of one, default 0.0
-        Strength of the l2 penalty.
+        The strength of the l2 penalty.
     beta : float or Tensor of one, default 0.0
-        Added to the root in the denominator.
+        A small number that is added to the root in the denominator.
     lr_power : float, default -0.5
-        The learning rate falls with this power of the sum of squares.
+        The learning rate is multiplied by this power of the sum of squares.
     initial_accumulator_value : float, default 0.1
-        Initial value of the sums of squares.
+        The initial value of the sums of squares.
     l2_shrinkage : float or Tensor of one, default 0.0
-        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. TensorFlow calls
-        this number l2_shrinkage_regularization_strength. The formulas of TensorFlow and Keras double both l2_shrinkage
-        and l2.
+        The step adds ``l2_shrinkage * w`` to the gradient in z, but not to the gradient whose square is summed.
+        TensorFlow calls this number l2_shrinkage_regularization_strength. The formulas of TensorFlow and Keras double
+        both l2_shrinkage and l2.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -329,7 +329,7 @@ class Ftrl(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.ftrl` defines the formula. The state has "step", "z" and "n". SPEC clause 16.
+    `islices.optim.ftrl` defines the formula. The state contains "step", "z" and "n". SPEC clause 16.
 
     Examples
     --------
@@ -360,19 +360,19 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion, which changes each element by the learning rate, against the sign of a mean of gradients (Chen et al.
-    2023).
+    """Lion, which changes each element by the learning rate, in the direction opposite to the sign of a mean of
+    gradients (Chen et al. 2023).
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     betas : two floats or Tensors of one, default (0.9, 0.99)
-        Decay of the mean whose sign is the direction of the step, and decay of the running mean that the state stores.
+        Two decay rates: of the mean whose sign is the direction of the step, and of the running mean in the state.
     weight_decay : float or Tensor of one, default 0.0
-        Before the update, the updated rows are multiplied by 1 - lr * weight_decay.
+        The step first multiplies the rows that it updates by ``1 - lr * weight_decay``.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -381,7 +381,7 @@ class Lion(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.lion` defines the formula. The state has "step" and "exp_avg". SPEC clause 16.
+    `islices.optim.lion` defines the formula. The state contains "step" and "exp_avg". SPEC clause 16.
 
     Examples
     --------
@@ -408,25 +408,27 @@ class Lion(RowOptimizer):
 
 
 class NAdam(RowOptimizer):
-    """Nadam, which is Adam with Nesterov's momentum; the momentum grows with the step count (Dozat 2016).
+    """Nadam, which is Adam with a Nesterov momentum that grows with the step count (Dozat 2016).
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.002
     betas : two floats or Tensors of one, default (0.9, 0.999)
-        Decay of the running means of gradients and of their squares. The corrections of step t use the betas of step t.
+        The decay rates of the running means of the gradients and of their squares. The corrections of step t use the
+        betas of step t.
     eps : float or Tensor of one, default 1e-08
-        Added to the root of the corrected mean square.
+        A small number that is added to the root of the corrected mean square.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     momentum_decay : float, default 0.004
-        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras's formula has
-        momentum_decay 1; in optax's formula the momentum does not grow.
+        Defines how fast the momentum grows: at step t it is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras's formula
+        has momentum_decay 1. In optax's formula, the momentum does not grow.
     decoupled_weight_decay : bool, default False
-        True decouples the decay: before the update, the updated rows are multiplied by 1 - lr * weight_decay.
+        If True, the decay is decoupled: the step first multiplies the rows that it updates by
+        ``1 - lr * weight_decay``.
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -435,7 +437,7 @@ class NAdam(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.nadam` defines the formula. The state has "step", "exp_avg" and "exp_avg_sq". SPEC clause 16.
+    `islices.optim.nadam` defines the formula. The state contains "step", "exp_avg" and "exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -473,17 +475,17 @@ class RMSprop(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.01
     alpha : float or Tensor of one, default 0.99
-        Decay of the running means.
+        The decay rate of the running means.
     eps : float or Tensor of one, default 1e-08
-        Added to the root in the denominator.
+        A small number that is added to the root in the denominator.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     momentum : float or Tensor of one, default 0.0
-        Decay rate of a buffer of steps; 0 means no momentum.
+        The decay rate of a buffer that sums steps. 0 means no momentum.
     centered : bool, default False
-        Use the variance instead of the mean square (Graves 2013).
+        If True, the variance replaces the mean square (Graves 2013).
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -492,8 +494,8 @@ class RMSprop(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.rmsprop` defines the formula. The state has "step" and "square_avg"; options add "momentum_buffer"
-    and "grad_avg". SPEC clause 16.
+    `islices.optim.rmsprop` defines the formula. The state contains "step" and "square_avg". With momentum it also
+    contains "momentum_buffer", and with ``centered=True`` also "grad_avg". SPEC clause 16.
 
     Examples
     --------
@@ -530,16 +532,17 @@ class SGD(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 0.001
     momentum : float or Tensor of one, default 0.0
-        Momentum coefficient; 0 disables it.
+        The momentum coefficient. 0 disables momentum.
     dampening : float or Tensor of one, default 0.0
-        The gradient is multiplied by 1 - dampening before it is added to the buffer; with semantics="torch" only from
-        the second step on.
+        The step multiplies the gradient by 1 - dampening before it adds the gradient to the buffer. With
+        semantics="torch", the first step does not multiply.
     weight_decay : float or Tensor of one, default 0.0
-        weight_decay * w is added to the gradient of the rows that the step updates.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     nesterov : bool, default False
-        Step by gradient + momentum * buffer instead of by the buffer (Sutskever et al. 2013).
+        If True, the direction of the step is ``gradient + momentum * buffer`` instead of ``buffer`` (Sutskever et al.
+        2013).
     **options
-        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+        The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
     Raises
     ------
@@ -548,7 +551,8 @@ class SGD(RowOptimizer):
 
     Notes
     -----
-    `islices.optim.sgd` defines the formula. The state has "step"; options add "momentum_buffer". SPEC clause 16.
+    `islices.optim.sgd` defines the formula. The state contains "step", and with momentum also
+    "momentum_buffer". SPEC clause 16.
 
     Examples
     --------
@@ -577,10 +581,10 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """Lazy Adam with the arithmetic of torch.optim.SparseAdam; dense gradients raise an error.
+    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. Dense gradients raise an error.
 
-    ``Adam(params, semantics="torch")`` takes the same steps, and also accepts dense gradients, for which it takes the
-    steps of torch.optim.Adam.
+    ``Adam(params, semantics="torch")`` computes the same steps, and also accepts dense gradients. For dense gradients,
+    it computes the steps of torch.optim.Adam.
 
     Parameters
     ----------
@@ -589,9 +593,10 @@ class SparseAdam(RowOptimizer):
     betas : two floats or Tensors of one, default (0.9, 0.999)
     eps : float or Tensor of one, default 1e-08
     maximize : bool
-        True maximizes the objective: steps follow the gradient upwards.
+        If True, the optimizer maximizes the objective: it uses the negative of each gradient.
     **options
-        See `RowOptimizer`: frozen, master, max_norm and others. By default rows is "touched", and semantics "torch".
+        The options frozen, master, max_norm and others, which `RowOptimizer` describes. By default, rows is "touched"
+        and semantics is "torch".
 
     Raises
     ------

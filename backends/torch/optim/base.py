@@ -1,7 +1,8 @@
-"""The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer whose steps `islices.optim` computes.
+"""Define the base class of `islices.backends.torch.optim`, a torch.optim.Optimizer whose steps `islices.optim`
+computes.
 
-All formulas are in `islices.optim`. This module has the groups of parameters, and a step over all groups that checks
-everything before it writes anything.
+All formulas are in `islices.optim`. This module manages the groups of parameters. A step covers all groups, and checks
+everything before it changes any parameter.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ from islices.optim.row_steps import Request
 
 
 class Options(TypedDict, total=False):
-    """The options that all classes accept. Parameter groups accept the same options, except max_norm; see
-    `RowOptimizer`."""
+    """The options that all classes and, except for max_norm, also groups of parameters accept. See `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
@@ -54,72 +54,75 @@ class Options(TypedDict, total=False):
 
 
 class Made(NamedTuple):
-    """The optimizers of islices.optim for a parameter group's sparse and dense gradients, and the group's values that
-    define the two."""
+    """Two optimizers of islices.optim, for sparse and for dense gradients of a parameter group, and the group's values
+    from which they were made."""
 
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
     known: Mapping[str, Any]  # the group's values except lr
-    frozen: Any  # a copy of known["frozen"], because users may change a mask in place
+    frozen: Any  # a copy of the group's frozen rows, because users may change a mask in place
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Base class of the optimizers. By default a sparse gradient updates the rows that it contains, and a dense
-    gradient updates all rows.
+    """The base class of the optimizers. By default, a sparse gradient updates only the rows that it contains, and a
+    dense gradient updates all rows.
 
-    Use the classes of `islices.backends.torch.optim`. Each constructor accepts hyperparameters and these options. A
-    group of parameters accepts the same options, except max_norm.
+    Use the subclasses in `islices.backends.torch.optim`. Each accepts its hyperparameters and these options. A group of
+    parameters accepts the same options, except max_norm.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-        Parameters, or groups of parameters, as torch.optim accepts them.
+        The parameters, or groups of parameters, in any form that torch.optim accepts.
     rows : {"touched", "all"}, optional
-        The rows that a sparse gradient updates: "touched" means the rows that the gradient contains; "all" means all
-        rows, by the formula for dense gradients. The default is "touched", or "all" with a warning if the semantics
-        defines nothing else. If you pass "touched", a step raises for a dense gradient that would change rows whose
-        gradient is zero.
+        The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
+        "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics does not
+        define this, the default is "all", and the first step warns. If you pass "touched", a step raises an error for a
+        dense gradient that would change rows whose gradient is zero.
     semantics : {"islices", "torch", ...}
-        The library whose arithmetic is used; see docs/optimizers.md. The semantics defines the defaults of
-        hyperparameters that are None; "islices" uses torch's defaults if torch has the optimizer. For a dense gradient
-        the formula of rows="all" is used, if the semantics has one.
+        The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
+        hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,
+        the formula for rows="all" is used if the semantics has one.
     maximize : bool
-        True maximizes the objective: steps follow the gradient upwards.
+        If True, the optimizer maximizes the objective: it uses the negative of each gradient.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
-        Rows that keep their bits in every parameter of the group, also under weight decay.
+        Rows that no step changes, in any parameter of the group. Weight decay does not change them either.
     master : bool
-        Keep a float32 copy of 16-bit parameters from their first step on, and take the steps on the copy.
+        If True, the optimizer keeps a float32 copy of each 16-bit parameter from the first step on, and computes steps
+        on this copy.
     duplicates : {"sum", "raw"}
-        "raw", for semantics="keras" only, squares each slot of a duplicate row separately, as Keras on TensorFlow does.
+        "raw" squares each slot of a duplicate row separately, as Keras on TensorFlow does. "raw" requires
+        semantics="keras".
     max_norm : float, optional
-        Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
-        with the optimizer's semantics, or of `clip_grad_norm_` for semantics="torch". The clip takes less time than
-        these functions, because ``p.grad`` is only read and stays unclipped. max_norm belongs to the optimizer, not to
-        groups or to ``state_dict``. You may set max_norm between steps.
+        If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
+        `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
+        But max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of
+        the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
     foreach, fused : bool, optional
-        Accepted for compatibility, without effect: in torch they select an implementation, not results.
+        Accepted for compatibility, without effect. In torch these flags select an implementation, and do not change
+        results.
     capturable, differentiable : bool
         Only False is accepted, because the host counts steps, and autograd does not record a step.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step raises if
-        a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
+        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step also
+        raises if a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
 
     Attributes
     ----------
     max_norm : float or None
     total_norm : 0-d Tensor or None
-        The norm of all gradients before clipping at the last step; None without max_norm.
+        The norm of all gradients at the last step before clipping, or None if max_norm is None.
 
     Notes
     -----
     SPEC clauses 10, 11 and 16.
     """
 
-    #: the function of islices.optim
+    #: the name of the optimizer's function in islices.optim
     rule: ClassVar[str]
     max_norm: float | None = None
     total_norm: Tensor | None = None
@@ -153,7 +156,7 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Check a group of parameters and the group's hyperparameters, and add the group."""
+        """Check a group of parameters and its hyperparameters, and add the group."""
         if isinstance(param_group, dict):
             param_group = complete(self.rule, param_group, self.defaults)
             check_group(self.rule, param_group)
@@ -165,12 +168,12 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ a step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step on every parameter that has a gradient, unless a GradScaler has found an overflow.
+        """Update every parameter that has a gradient, unless a GradScaler has found an overflow.
 
         Parameters
         ----------
         closure : callable, optional
-            A function that recomputes and returns the loss, and computes the gradients.
+            A function that recomputes the loss and the gradients, and returns the loss.
 
         Returns
         -------
@@ -194,10 +197,10 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return True if a GradScaler must leave unscaling to `step`, because torch's GradScaler rejects float16
+        """Return True if `step` must unscale gradients in place of the GradScaler. torch's GradScaler rejects float16
         gradients.
 
-        torch sets ``grad_scale`` and ``found_inf`` on the optimizer during such a step.
+        During such a step, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
@@ -220,18 +223,18 @@ class RowOptimizer(torch.optim.Optimizer):
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
-        """Return the limit and the formula of the clip before each step, or None if max_norm is None. Raise an error
-        for an invalid limit or semantics."""
+        """Return (the limit, the formula) with which each step clips gradients, or None if max_norm is None. Raise an
+        error if the limit or the semantics is invalid."""
         if self.max_norm is None:
             return None
         given = self.max_norm.detach() if isinstance(self.max_norm, Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """Set `total_norm`, and return the steps with gradients clipped by this norm. Each step reads the clip's factor
-        when the step runs.
+        """Compute the norm of all gradients, store it in `total_norm`, and return the steps with clipped gradients. The
+        clipping factor is read when the steps run.
 
-        Without max_norm, `total_norm` becomes None and the steps stay the same.
+        If max_norm is None, `total_norm` becomes None, and the steps stay the same.
         """
         requested = self._clip_formula(self.defaults["semantics"])
         if requested is None:
@@ -246,10 +249,10 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Check each parameter that has a gradient, and yield (place, parameter, step, new arrays of the parameter's
-        state).
+        """Check each parameter of a group that has a gradient, and yield (place for error messages, parameter, step,
+        new arrays of the parameter's state).
 
-        Each step uses the gradient times `factor`; None means the gradient itself.
+        If `factor` is not None, each step uses the gradient times `factor`.
         """
         made = None
         for position, p in enumerate(group["params"]):
@@ -280,7 +283,7 @@ class RowOptimizer(torch.optim.Optimizer):
             yield place, p, request, new
 
     def _warn_of_torch(self, number: int, optimizer: Optimizer) -> None:
-        """Warn once if a group has a state of torch's class, and its sparse gradients get another formula than
+        """Warn once if a group's state comes from torch's class, but the formula for its sparse gradients is not
         torch's."""
         self._of_torch.discard(number)
         if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # other formulas equal torch's
@@ -290,8 +293,8 @@ class RowOptimizer(torch.optim.Optimizer):
             )
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
-        """Return the optimizers for a group's current values. Schedulers and users may change the values between
-        steps."""
+        """Return the optimizers for the current values of a group. Schedulers and users may have changed these values
+        since the last step."""
         made = self._made.get(number)
         if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
             for name, x in made.known.items():  # a loop, because each step runs it and a generator costs calls
@@ -310,16 +313,17 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups as a dict, which this class and torch's class of the same name can load.
+        """Return the state and the groups as a dict. This class can load the dict, and so can torch's class of the same
+        name.
 
         Returns
         -------
         dict
-            A dict in torch.optim's form. The dict's arrays are those that the optimizer uses, not copies. Only "step"
-            is a copy: a 0-d float64 Tensor on the CPU, which all implementations of torch's steps accept. The
-            "mu_product" of NAdam is computed from the step count.
+            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies.
+            Only "step" is a copy, a 0-d float64 Tensor on the CPU, which all of torch's implementations accept. NAdam's
+            "mu_product" is computed from the step count.
         """
-        # this hook runs before the user's hooks
+        # prepended, so that this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
         try:
             return super().state_dict()
@@ -327,25 +331,25 @@ class RowOptimizer(torch.optim.Optimizer):
             handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that `state_dict` of this class or of torch's class of the same name returned.
+        """Load a state that this class, or torch's class of the same name, returned from `state_dict`.
 
         Parameters
         ----------
         state_dict : dict
-            Arrays are copied to the devices of the parameters, in float64 for float64 parameters and else in float32.
-            (torch's class would round arrays to the parameters' type.) All hyperparameters of the groups are loaded,
-            semantics and rows included. If a state of torch's class lacks an option, the optimizer keeps the present
-            value of the option.
+            The optimizer copies the arrays to the devices of the parameters. The copies are float64 for float64
+            parameters, and float32 for all others. (torch's class would round them to the parameters' dtypes.) All
+            hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class and
+            does not contain an option, the optimizer keeps its value of this option.
 
         Raises
         ------
         TypeError, ValueError
-            The state belongs to another optimizer, or to parameters of other shapes. The call does not change the
+            The state belongs to another optimizer, or to parameters with different shapes. The call does not change the
             optimizer.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
-        # torch would round the arrays to the parameters' type, so these hooks load them
+        # torch would round the arrays to the parameters' dtypes, so hooks load them
         held: dict[Tensor, dict[str, Tensor]] = {}
         of_torch: set[int] = set()
         # the first hook runs after the user's hooks, the second before them
@@ -369,14 +373,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _scaled(grad: Tensor, factor: float | None) -> Tensor:
-    """Return a gradient times a factor. A float16 gradient is first converted to float32, to avoid underflow."""
+    """Multiply a gradient by a factor. To avoid underflow, a float16 gradient is first converted to float32."""
     if factor is None:
         return grad
     return (grad.float() if grad.dtype == torch.float16 else grad) * factor
 
 
 def _is_constant(x: Any) -> bool:
-    """Return True if a value of a group cannot change in place."""
+    """Return True if a value of a group is of a type that cannot change in place."""
     return all(part is None or isinstance(part, (float, int, str)) for part in (x if type(x) is tuple else (x,)))
 
 

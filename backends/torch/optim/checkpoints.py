@@ -1,7 +1,7 @@
-"""Convert parameters' states between the forms of steps and checkpoints, and check state_dicts.
+"""Convert the states of parameters between the form for steps and the form for checkpoints, and check state_dicts.
 
-Arrays have torch.optim's names, so programs that read torch's states also read the states of this package. torch's
-class and the class of this package load each other's states if the arrays have the same meaning.
+In checkpoints, arrays have the same names as in torch.optim, so programs that read torch's states can also read these.
+If the arrays also have the same meaning, torch's class and the class of this package can load each other's states.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
 
-#: The options of torch's groups that groups of this package lack.
+#: The options in torch's groups that groups of this package do not have.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
@@ -42,8 +42,8 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: Tensor, held: Mapping[str, Tensor], *, master: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return a parameter's state in the form of islices.optim, and the arrays of the state that are new. At the first
-    step all arrays are new."""
+    """Return (a parameter's state in the form of islices.optim, the arrays of this state that are new). At the first
+    step, all arrays are new."""
     names, state, stored = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -62,7 +62,8 @@ def opened(
 
 
 def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Tensor]:
-    """Return a state with torch's names. For a 0-d parameter, all arrays but "step" become 0-d."""
+    """Rename the arrays of a state to torch's names. If the parameter is 0-d, also make all arrays except "step"
+    0-d."""
     flat = p.ndim == 0
     return {
         RECORDS[rule].stored.get(name, name): x.reshape(()) if flat and name != "step" else x
@@ -72,9 +73,10 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load, including arrays that islices recomputes and does not store.
+    """Return a state_dict that torch's classes can load. The state_dict also contains arrays that islices does not
+    store but can compute.
 
-    Step counts become floats, because torch's classes with foreach=True accept no integers.
+    Step counts become floats, because torch's classes do not accept integers with foreach=True.
     """
     state: dict[Any, Any] = {
         key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}
@@ -93,11 +95,11 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
 def checked(
     optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any], of_torch: set[int]
 ) -> dict[str, Any]:
-    """Check a state_dict, and return it with completed groups and without the parameters' states.
+    """Check a state_dict, complete its groups, and return it without the parameters' states.
 
-    Copies of the parameters' states are stored in `held`. The numbers of the groups whose state torch's class saved are
-    added to `of_torch`. If a group has another number of parameters than the optimizer's group, the state_dict is
-    returned unchanged, because torch raises an error for it.
+    Store copies of the parameters' states in `held`. Add the numbers of the groups that torch's class saved to
+    `of_torch`. If the numbers of parameters in the groups do not match, return the state_dict unchanged, because torch
+    then raises an error.
 
     Raise TypeError, ValueError or IndexError for an invalid state_dict.
     """
@@ -134,18 +136,18 @@ def checked(
 
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved group, completed with the optimizer's values of options that torch's class lacks."""
+    """Complete a saved group: options that torch's class does not have get the optimizer's values."""
     check_decoupled(optimizer.rule, old.get("decoupled_weight_decay"), ", where its state belongs")
     own = torch_names(optimizer.rule)
     kept = {name: x for name, x in old.items() if name not in OF_TORCH or name in own}
-    if "semantics" not in old:  # an option that is off stays off, even if the semantics does not have the option
+    if "semantics" not in old:  # an option that is off stays off, even if the semantics does not have it
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
     return complete(optimizer.rule, kept, group)
 
 
 def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
-    """Raise ValueError if a group has options of another optimizer. Without a state, only the options show which
-    optimizer saved the group."""
+    """Raise ValueError if a group has options of another optimizer. If the group has no state, only its options show
+    which optimizer saved it."""
     own = torch_names(optimizer.rule)
     names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
     others = [name for name in old if name in names]
@@ -157,7 +159,7 @@ def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> No
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
-    """Raise ValueError if a state of torch's class has arrays that the semantics stores in other units."""
+    """Raise ValueError if a state of torch's class contains arrays that the semantics stores in different units."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -170,7 +172,8 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tensor) -> dict[str, Tensor]:
-    """Check a parameter's state, and return a copy of it with torch's names. The next step initializes missing arrays.
+    """Check the state of a parameter, and return a copy with torch's names. If an array is missing, the next step
+    initializes it.
 
     Raise TypeError or ValueError for an invalid state.
     """
@@ -192,7 +195,7 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
     state = {}
     for name in ("step", *own, *added, "master"):
         stored = named.get(name, name)
-        if name == "step" and held:  # a state without a count was made by at least one step
+        if name == "step" and held:  # a state without a step count comes from at least one step
             state[stored] = step_count(held.get(stored, 1)).to(p.device)
         elif stored in held:
             state[stored] = held_array(held[stored], p, own.get(name, State(name)), stored)
@@ -200,8 +203,8 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tenso
 
 
 def step_count(step: Any) -> Tensor:
-    """Return a step count as an int32 tensor of shape (1,), as islices stores it. Raise ValueError if the count is no
-    whole number in range."""
+    """Convert a step count to the form in which islices stores it, an int32 tensor of shape (1,). Raise ValueError
+    unless the count is a whole number in the accepted range."""
     number = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
@@ -211,10 +214,10 @@ def step_count(step: Any) -> Tensor:
 
 
 def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
-    """Return a copy of an array of a state, in the form that islices stores for the parameter: dense, on the
-    parameter's device, in float32 or float64.
+    """Copy an array of a state to the form in which islices stores it: dense, on the parameter's device, and in float32
+    or float64.
 
-    Raise TypeError or ValueError for an array of another kind or shape.
+    Raise TypeError or ValueError if the array is not a float tensor of the right shape.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
@@ -224,5 +227,5 @@ def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
         raise ValueError(f"{stored}: got one for a parameter of {kind}; accepted is a parameter of 16 bits")
     if tuple(x.shape) != shape:
         raise ValueError(f"{stored}: got shape {tuple(x.shape)}; accepted for a parameter {tuple(p.shape)} is {shape}")
-    dense = to_dense(x) if x.layout is torch.sparse_coo else x  # torch's SGD stores sparse momentum
+    dense = to_dense(x) if x.layout is torch.sparse_coo else x  # torch's SGD may store the momentum as a sparse tensor
     return dense.detach().to(p.device, getattr(torch, wide), copy=True).contiguous()

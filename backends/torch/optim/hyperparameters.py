@@ -1,7 +1,7 @@
-"""Make the optimizers of islices.optim for one of torch.optim's groups of parameters.
+"""Make optimizers of islices.optim from the values of a parameter group of torch.optim.
 
-A group uses torch's names, such as betas, alpha and initial_accumulator_value. islices.optim uses other names, such as
-beta1, beta2, rho and initial_accumulator. The optimizer's record lists both.
+A group contains hyperparameters under torch's names, such as betas, alpha and initial_accumulator_value. islices.optim
+uses different names, such as beta1, beta2, rho and initial_accumulator. The record of each optimizer lists both.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from islices.optim.record import RECORDS
 
 Group = Mapping[str, Any]
 
-#: The options of a group, besides its hyperparameters.
+#: The options of a group that are not hyperparameters.
 OPTIONS = ("rows", "semantics", "maximize", "frozen", "master", "duplicates")
-#: Options of torch that islices accepts only if they are False -> the reason.
+#: option of torch that must be False -> the reason
 REFUSED = {
     "capturable": "islices counts steps on the host, which no CUDA graph captures",
     "differentiable": "islices records no gradient through a step",
@@ -34,7 +34,7 @@ BETAS = ("beta1", "beta2")
 
 @contextlib.contextmanager
 def located(place: str) -> Iterator[None]:
-    """Prefix the messages of errors with the place of the invalid value."""
+    """Put `place`, which describes where an invalid value is, in front of the messages of errors."""
     try:
         yield
     except (TypeError, ValueError, IndexError) as error:
@@ -42,12 +42,12 @@ def located(place: str) -> Iterator[None]:
 
 
 def torch_names(rule: str) -> tuple[str, ...]:
-    """Return torch's names of a class's hyperparameters, in torch's order."""
+    """Return the names of an optimizer's hyperparameters in torch, in torch's order."""
     return tuple(dict.fromkeys(name.partition("[")[0] for name in RECORDS[rule].spelled("torch").values()))
 
 
 class Rate(Schedule):
-    """The current learning rate of a group, as a schedule that an optimizer reads at each step."""
+    """A schedule that returns the current learning rate of a group. An optimizer calls it at each step."""
 
     __slots__ = ("rule", "value")
 
@@ -62,7 +62,7 @@ class Rate(Schedule):
         return str(self.value)
 
     def set(self, lr: Any) -> None:
-        """Set the learning rate; raise TypeError or ValueError for an invalid one."""
+        """Set the learning rate. Raise TypeError or ValueError if `lr` is invalid."""
         number = _plain(lr, "lr")
         if not is_real(number):
             hint = " (schedules are those of torch.optim.lr_scheduler)" if callable(lr) else ""
@@ -71,8 +71,8 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, and any argument that is no Tensor unchanged. Raise TypeError for a
-    Tensor that does not have exactly one element."""
+    """Convert a Tensor with one element to a number. Return all other objects unchanged, but raise TypeError for a
+    Tensor with several elements or none."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
@@ -81,8 +81,8 @@ def _plain(x: Any, name: str) -> Any:
 
 
 def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
-    """Return {torch's name: default} for a semantics. The defaults of "islices" are torch's if torch has the
-    optimizer."""
+    """Return a dict that maps torch's names of the hyperparameters to their defaults. The semantics "islices" uses
+    torch's defaults if torch has the optimizer."""
     record = RECORDS[rule]
     known = dict(lookup_formula(record.presets, semantics, rule).defaults)
     if semantics == "islices" and "torch" in record.presets:
@@ -92,10 +92,10 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 
 
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
-    """Return a copy of the group that has all options and hyperparameters.
+    """Return a copy of the group in which no option and no hyperparameter is missing.
 
-    A hyperparameter that the group lacks gets its value in `defaults`, if there is one and the group's semantics has
-    the hyperparameter. In all other cases the hyperparameter gets the default of the semantics, or None.
+    If a hyperparameter is missing, it gets the value in `defaults`, provided that the group's semantics has this
+    hyperparameter. Otherwise, a missing hyperparameter gets the default of the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
@@ -107,7 +107,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
 
 
 def check_group(rule: str, group: Group) -> None:
-    """Raise TypeError, ValueError or IndexError for an invalid group; the message uses torch's names."""
+    """Raise TypeError, ValueError or IndexError if a group is invalid. Messages contain torch's names."""
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
@@ -123,8 +123,8 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
-    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. `hint` follows the name of
-    that class in the message."""
+    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. The message contains the
+    name of that class, followed by `hint`."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:
@@ -136,13 +136,13 @@ def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
 
 
 def known_values(rule: str, group: Group) -> dict[str, Any]:
-    """Return all values of a group that `made_from` reads, except the learning rate."""
+    """Return all values of a group that `made_from` uses, except the learning rate."""
     return {name: group[name] for name in (*torch_names(rule), *OPTIONS) if name != "lr"}
 
 
 def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and for dense gradients. The two optimizers are the same object if sparse
-    gradients update all rows, or if the semantics has no formula for all rows."""
+    """Return (the optimizer for sparse gradients, the optimizer for dense gradients). The two optimizers are the same
+    object if sparse gradients update all rows, or if the semantics has no formula for all rows."""
     given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
@@ -156,13 +156,14 @@ def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimi
 
 
 def in_islices(rule: str, group: Group) -> dict[str, Any]:
-    """Return {name in islices.optim: hyperparameter}, with numbers in place of Tensors, and None in place of False."""
+    """Return a dict that maps names in islices.optim to hyperparameters. Numbers replace Tensors, and None replaces
+    False."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:
             x = group[theirs]
             if x is False:
-                x = None  # an option that is off is not passed, because the semantics may lack the option
+                x = None  # an option that is off is not passed, because the semantics may not have it
         elif isinstance(betas := group["betas"], (tuple, list)) and len(betas) == len(BETAS):
             x = betas[BETAS.index(ours)]
         else:

@@ -1,8 +1,9 @@
-"""Read and write the state of torch's optimizers as named arrays, to continue a training of another framework.
+"""Read and write the states of torch's optimizers as named arrays, so that a training can continue in another
+framework.
 
-A state is {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may be of any framework, and have the names that the
-records of `islices.optim` define. The modules for Keras and optax use the same form. May import: `numpy`, `torch`, the
-core, `islices.backends.torch.adapter`, this folder.
+A state has the form {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may belong to any framework, and have the
+names that the records of `islices.optim` define. The modules for Keras and optax use the same form. May import:
+`numpy`, `torch`, the core, `islices.backends.torch.adapter`, this folder.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from islices.core.registry import describe
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: The name of torch's class -> the record of the same formula.
+#: name of torch's class -> the record of the same formula
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
 #: the types that count as arrays in states
 ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer. Return None unless the optimizer's class is in this package or torch.optim, or
-    derives from a class there."""
+    """Return the record of an optimizer whose class is in this package or in torch.optim, or is a subclass of such a
+    class. Return None for any other optimizer."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -53,22 +54,23 @@ def _named(model: Any) -> dict[str, Tensor]:
 
 # ---------------------------------------------------------------------- reading
 def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays, for `start_from` of any framework's module.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
+    framework.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer is of any other class, arrays
-        keep the names that the class uses.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer is of any other class, the
+        arrays keep the names that this class uses.
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
 
     Returns
     -------
     dict of str to dict of str to Tensor
-        Parameter -> arrays, with the names of `islices.optim`, such as "m", "v", "accumulator", and "step" of shape
-        (1,). Parameters that no step has updated are missing. The arrays are those of the optimizer, not copies, except
-        for torch.optim's "step" and arrays that torch stores sparse.
+        For each parameter, its arrays under the names of `islices.optim`, such as "m", "v", "accumulator", and "step"
+        of shape (1,). Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
+        copies. Only torch.optim's "step" and sparse arrays are copied.
 
     Raises
     ------
@@ -108,10 +110,10 @@ def _state_array(name: str, x: Any) -> Any:
 def describe_optimizer(
     optimizer: Any, named: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each named parameter, with the names of `islices.optim`.
+    """Return a description of each parameter's optimizer, with the names that `islices.optim` uses.
 
-    A class of torch.optim that has no record is described by its name. For other classes without a record, the result
-    is empty. A parameter is left out if its group's formula cannot be described; see `_described`.
+    If a class of torch.optim has no record, the description is its name. For other classes without a record, the result
+    is empty. If the formula of a group cannot be described (see `_described`), its parameters are left out.
     """
     record = record_of(optimizer)
     kind = type(optimizer)
@@ -130,8 +132,8 @@ def describe_optimizer(
 
 
 def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse: bool) -> dict[str, Any] | None:
-    """Describe a group's formula. Return None for frozen rows, master copies, values that are not numbers, and formulas
-    that the records lack."""
+    """Describe the formula of a group. Return None if the group has frozen rows, master copies or values that are not
+    numbers, or if no record has the formula."""
     own = isinstance(optimizer, RowOptimizer)
     semantics = group["semantics"] if own else "torch"
     if own and (group.get("frozen") is not None or group.get("master")):
@@ -163,13 +165,13 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
     chosen = {**preset.defaults, **statement, "rows": "touched", "duplicates": "sum"}
     if rows == "touched" and not own and "touched" not in preset.formula(chosen).rows:
-        rows = "all"  # momentum also updates rows of earlier steps
+        rows = "all"  # momentum also updates rows that earlier gradients contained
     return {**statement, "rows": rows} if rows else statement
 
 
 # ---------------------------------------------------------------------- writing
 def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None = None) -> None:
-    """Replace an optimizer's state by that of another framework's optimizer, to continue the training.
+    """Replace the state of an optimizer by the state of another framework's optimizer, to continue the training.
 
     Parameters
     ----------
@@ -178,20 +180,21 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}. Arrays may be of any framework, and have their names in
-        `islices.optim`. `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that
-        `states` lacks keep their state.
+        For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
+        the names that `islices.optim` uses. `islices.load`, and `state_of` for torch, Keras and optax, return this
+        form. Parameters that are not in `states` keep their state.
     semantics : str, optional
-        The framework whose optimizer made the arrays: "torch" for torch.optim. `semantics` is required for momentum and
-        for the amsgrad maximum of Adam, because frameworks store these arrays differently. If only one of the two
-        formulas includes the learning rate in its momentum, the group's present learning rate converts the momentum.
+        The framework whose optimizer made the arrays, such as "torch" for torch.optim. `semantics` is required for
+        momentum and for the amsgrad maximum of Adam, because frameworks store these arrays differently. Some formulas
+        include the learning rate in the momentum. If only one of both does, the group's current learning rate is used
+        to convert the momentum.
 
     Raises
     ------
     TypeError, ValueError
-        A name in `states` is no parameter that the optimizer steps, or an array is unknown to the optimizer, missing,
-        or of another shape. `semantics` is required and missing, or names a framework with an incompatible maximum
-        (optax's amsgrad). The learning rate must convert the momentum, and is 0. The call changes no state.
+        A name in `states` is not a parameter of the optimizer, or an array is unknown, missing or of the wrong shape.
+        Or `semantics` is missing, or the amsgrad maximum cannot be converted (optax), or the learning rate that
+        converts the momentum is 0. The call changes no state.
 
     Examples
     --------

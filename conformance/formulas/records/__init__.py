@@ -2,7 +2,7 @@
 
 The formulas were chosen by use: the optimizers that each framework's documentation shows first, then the optimizers of
 recommender and language models. These optimizers are not covered: LAMB, LARS, Adafactor, Muon, Rprop, LBFGS, ASGD and
-the schedule-free ones. 8-bit states, 16-bit states and 16-bit weights would need other bounds and are not covered
+schedule-free optimizers. 8-bit states, 16-bit states and 16-bit weights would need other bounds and are not covered
 either.
 
 May import: this folder, `islices.conformance.formulas.formula`.

@@ -54,8 +54,8 @@ def documented(framework: str, source: str) -> Callable[..., Formula]:
 def with_sparse(
     dense: Formula, named: str, gradients: Gradients = "touched", note: str = ""
 ) -> tuple[Formula, Formula]:
-    """Return (formula, the same formula for row-sparse gradients). ``named`` is a text before the equation that states
-    which rows are updated; ``note`` is added to the source."""
+    """Return (formula, the same formula for row-sparse gradients). ``named`` is a text that states which rows are
+    updated. This text is put in front of the equation, and the text ``note`` is added to the source."""
     sparse = replace(
         dense, name=f"{dense.name} sparse", equation=named + dense.equation, source=dense.source + note, gradients=gradients,
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""PaddlePaddle as a backend of islices. The entry point in the group ``islices.backends`` makes the backend known to
-islices."""
+"""PaddlePaddle as a backend of islices. islices finds the backend by its entry point in the group
+``islices.backends``."""
 
 from islices_paddle.adapter import PaddleBackend, backend
 

@@ -1,8 +1,7 @@
 """Define the primitives of islices for Paddle's tensors.
 
 The adapter works around these properties of Paddle 3.3; the README lists more:
-    - On the CPU, few kernels accept float16 or bfloat16. So rows are copied unchanged, and arithmetic is done in
-      float32.
+    - On the CPU, few kernels accept float16 or bfloat16. So the adapter copies rows unchanged, and computes in float32.
     - ``sqrt`` of float32 is not correctly rounded, and float64 is cast to float16 through float32.
     - ``put_along_axis`` loses NaN with the reduction "amax", and reductions of empty tensors raise an error.
     - If two operands have different dtypes, Paddle promotes one, and a Python float becomes float32. So the adapter

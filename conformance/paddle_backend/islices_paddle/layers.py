@@ -41,7 +41,7 @@ def capture(model: nn.Layer, uses: list[LayerUse]) -> Iterator[dict[str, Array]]
 
 
 class Hook:
-    """The hook of one layer. If a model is copied or saved during a capture, the copy of the hook does nothing."""
+    """The hook of one layer. If a user copies or saves a model during a capture, the hook in the copy does nothing."""
 
     def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
         self.name = name

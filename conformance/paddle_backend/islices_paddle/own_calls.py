@@ -29,7 +29,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
     Parameters
     ----------
     ids : int32 array of any shape
-    upstream : float32 array, shape (*ids.shape, dim)
+    upstream : float32 array, shape ``(*ids.shape, dim)``
     num_rows, padding_idx : int
 
     Returns
@@ -62,7 +62,6 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def trainable(array: Host) -> paddle.Tensor:
-    """Return a Paddle tensor with the values of an array."""
     return paddle.to_tensor(array)
 
 

@@ -2,7 +2,7 @@
 
 The rows are read outside the autograd graph and become leaves of the graph. So the table is not part of the graph, and
 no table-sized gradient is allocated. If a gradient function raises an exception, Paddle raises an OSError that quotes
-it; this module raises the original exception. May import: Paddle, the core.
+the exception. This module raises the original exception instead. May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def differentiate(
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
     """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    If possible, fn gets a parameter itself, and otherwise a detached tensor or a copy. Without these copies, autograd
-    would mix the gradients of a variable that occurs twice, or of variables that depend on each other. In a nested
-    call, autograd would also add gradients through values that fn captures.
+    If possible, fn gets the parameter itself. Otherwise, fn gets a detached tensor or a copy. Without these copies,
+    autograd would mix the gradients of a variable that occurs twice, or of variables that depend on each other. In a
+    nested call, autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []

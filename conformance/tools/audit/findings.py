@@ -37,8 +37,8 @@ def framework_of(module: str) -> str:
 def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[Finding]:
     """Yield the findings of a module's probes whose number, call, claim or clause contains `words`.
 
-    The case of letters is ignored. If a process ends before its first probe, yield a "broken" finding without a probe.
-    `patience` is the number of seconds after which a process counts as hung.
+    Upper and lower case letters count as equal. If a process ends before its first probe, yield a "broken" finding
+    without a probe. `patience` is the number of seconds after which a process counts as hung.
     """
     first: int | None = 1
     while first is not None:
@@ -57,8 +57,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured" if the outcome is still the probe's `trap`, "gone" if the answer is now correct, else
-    "changed". Return "" for the outcomes "broken" and "not run"."""
+    """Return "as measured" if the outcome is still the probe's `trap`, and "gone" if the answer is now correct. Return
+    "changed" for any other answer. Return "" for the outcomes "broken" and "not run"."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""

@@ -1,5 +1,5 @@
-"""Define `Probe`: one call of a framework, the input, the answer that the specification requires, and a sentence about
-the difference.
+"""Define `Probe`, which describes one call of a framework. A probe contains the input, the answer that the
+specification requires, and a sentence about the difference.
 
 Every module in probes/ has a table `PROBES` of probes.
 """
@@ -86,8 +86,8 @@ def first_line(error: BaseException) -> str:
 def difference(got: Any, expected: Any) -> str:
     """Describe the difference between two answers. Return "" for equal answers.
 
-    The description is the largest absolute error, "another answer" for texts and bools, or the two different shapes.
-    NaN equals NaN, and -0 equals +0.
+    The description states the largest absolute error, or the two shapes if they differ. For texts and bools, the
+    description is "another answer". NaN equals NaN, and -0 equals +0.
     """
     if isinstance(expected, str | bool):
         return "" if type(got) is type(expected) and got == expected else "another answer"

@@ -1,5 +1,5 @@
-"""Describe the gradients for the part "operations": the number of slices, the distribution of row numbers, and the
-length of rows."""
+"""Describe the gradients for the part "operations". A description states the number of slices, the distribution of row
+numbers, and the length of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ DENSE_ROWS = 65_536
 
 
 class Benchmark(NamedTuple):
-    """A measured case: one operation on one kind of gradient. The default gradient has 131,072 slices of 64 numbers."""
+    """A measured case, which is one operation on one kind of gradient. The default gradient has 131,072 slices of 64
+    numbers."""
 
     operation: str
     slices: int = 131_072
@@ -52,8 +53,8 @@ def default_cases() -> list[Benchmark]:
 
 
 def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
-    """Return every sensible combination of the given values. Without a given operation, use all operations. Other axes
-    without given values have the defaults of `Benchmark`."""
+    """Return every sensible combination of the given values. If no operation is given, use all operations. For every
+    other axis without given values, use the default of `Benchmark`."""
     defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
     values = [given.get(axis) or defaults[axis] for axis in AXES]
     return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]

@@ -1,8 +1,8 @@
 """Count the functions of islices that a small call runs: ``python -m islices.conformance.tools.bench.calls``.
 
 The gradient has 64 slices of 16 numbers. Each call runs twice: first to load and compile code, then with
-sys.setprofile, which also sees compiled kernels. With the name of a call as argument, the program prints the tree of
-functions. Function calls are most of the cost of a small call, so a test limits their number.
+sys.setprofile, which also sees compiled kernels. If the argument is the name of a call, the program prints the tree of
+functions of this call. Function calls are most of the cost of a small call, so a test limits their number.
 """
 
 from __future__ import annotations

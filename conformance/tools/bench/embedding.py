@@ -1,4 +1,4 @@
-"""The part "embedding": the loss sum(rows * upstream) and its gradient, on a small and on a very large table.
+"""The part "embedding" measures the loss sum(rows * upstream) and its gradient, on a small and on a very large table.
 
 Before the timing, all implementations run on the same data, and their results are compared. An implementation returns
 (loss, values, indices).

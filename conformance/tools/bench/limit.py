@@ -1,5 +1,5 @@
-"""Measure the limit of a call: the time in which the same number of threads copies the bytes that the call must read
-and write."""
+"""Measure the limit of a call. The limit is the time that as many threads need to copy the bytes that the call must
+read and write."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BYTES = 1 << 26
 
 
 class Copying:
-    """A meter for the speed at which several threads copy memory. The copies run in parallel, because NumPy releases
-    the GIL."""
+    """A meter of the speed at which several threads copy memory. The copies run in parallel, because NumPy releases the
+    GIL."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads

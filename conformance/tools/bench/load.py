@@ -12,7 +12,7 @@ BUSY = 0.25
 
 
 class Others:
-    """A meter for the load that other processes cause."""
+    """A meter of the load that other processes cause."""
 
     def __init__(self) -> None:
         self._before = _now()

@@ -16,7 +16,7 @@ from islices.conformance.tools.bench.load import Others
 
 
 def main(text: str) -> None:
-    """Measure the part that the job names. The part's module has a function `run(job, emit)`."""
+    """Measure the part that the job names, with the function `run(job, emit)` of the part's module."""
     job = json.loads(text)
     name, threads = job["backend"], job["threads"]
     if hasattr(os, "sched_setaffinity"):

@@ -1,4 +1,4 @@
-"""The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
+"""The part "operations" measures coalesce, clipping, norms and to_dense on several kinds of gradients.
 
 A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
 timing, every implementation runs once, and the norm of its result is compared with the float64 norm. Results of calls
@@ -27,7 +27,8 @@ TOLERANCE = 1e-3
 
 
 class Gradient(NamedTuple):
-    """A gradient in arrays of the framework, its distinct row numbers, and its norm in float64."""
+    """A gradient in arrays of the framework. The object also contains the distinct row numbers and the float64 norm of
+    the gradient."""
 
     v: Any
     i: Any
@@ -53,8 +54,8 @@ def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -
 def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     """Return the number of bytes that an operation must read and write.
 
-    `distinct` is the number of distinct rows, and `index` the size of an index in bytes. clip_by_global_norm writes new
-    values, but no indices. The single number that norm writes is not counted.
+    `distinct` is the number of distinct rows, and `index` is the size of an index in bytes. clip_by_global_norm writes
+    new values, but no indices. The single number that norm writes is not counted.
     """
     row = case.dim * 4
     written = {

@@ -14,14 +14,15 @@ WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A table with a title and rows of texts, in the columns `HEADS`. If there are no rows, the title is a remark."""
+    """A table with a title, and with rows of texts in the columns `HEADS`. If there are no rows, the title is a
+    remark."""
 
     title: str
     rows: list[list[str]]
 
 
 def tables(run: Record) -> list[TextTable]:
-    """Return all tables of a run. The first table has no rows; its title describes the machine."""
+    """Return all tables of a run. The first table has no rows, and its title describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "

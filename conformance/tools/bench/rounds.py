@@ -21,8 +21,9 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
     """Return the milliseconds of each implementation in each round. The times of an additional first round are not
     returned.
 
-    At least `repeat` rounds run, or half as many if one round takes longer than `seconds`. More rounds follow until
-    `seconds` have passed, at most MOST_ROUNDS in all. `inner` is the number of short calls that are timed together.
+    At least `repeat` rounds run, or half as many if one round takes longer than `seconds`. Then more rounds run until
+    `seconds` have passed, but never more than MOST_ROUNDS in all. `inner` is the number of short calls that are timed
+    together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}
@@ -40,8 +41,8 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
 
 
 def _timed(variant: Call, inner: int) -> float:
-    """Return the mean milliseconds of `inner` calls. The last result is freed after the timing, because freeing a table
-    is not part of the operation."""
+    """Return the mean milliseconds of `inner` calls. The last result is freed only after the timing, because freeing a
+    table is not part of the operation."""
     before = time.perf_counter()
     for _ in range(inner - 1):
         variant()
@@ -77,15 +78,15 @@ def does_less(label: str) -> bool:
 
 def fastest(times: Times, own: list[str]) -> list[str]:
     """Return a list with the label of the framework's fastest call that does the same as islices. If a call that does
-    less is faster, its label follows."""
+    less is even faster, the label of that call follows."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
 def summary(times: Times, own: list[str]) -> Record:
-    """Return the medians and quartiles of all calls, the labels of the framework's fastest calls, and the speed of each
-    call relative to the first of the fastest calls."""
+    """Return the medians and quartiles of all calls, and the labels of the framework's fastest calls. Also return the
+    speed of each call relative to the first of these fastest calls."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),

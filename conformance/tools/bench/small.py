@@ -1,7 +1,7 @@
-"""The part "small": calls on 64 x 16 values. Most of the time of these calls is overhead.
+"""The part "small" measures calls on 64 x 16 values. Most of the time of these calls is overhead.
 
-islices validates all input. The labels say what a call gets. "outside" means an IndexedSlices that was built before,
-and "native" means the framework's sparse object. "inside" means that each call also builds the IndexedSlices. If the
+islices validates all input. The label "outside" means that the IndexedSlices was built before the timing, and "inside"
+that each call also builds the IndexedSlices. "native" means that the call gets the framework's sparse object. If the
 framework has a call for the same operation, that call is measured as well.
 """
 

@@ -1,4 +1,4 @@
-"""The part "step": whole training steps, because users wait for whole steps.
+"""The part "step" measures whole training steps, because users wait for whole steps.
 
 A step consists of lookup, loss, gradient, clipping by the global norm in some cases, and an optimizer's step on the
 rows of the batch. The model has tables whose rows are summed in bags; the loss is half the squared distance between
@@ -41,8 +41,8 @@ SAME_BITS = ("islices", "islices, compiled")
 
 
 class Model(NamedTuple):
-    """A model that sums rows of float32 tables, and the size of a batch. A batch has `bags` samples, each with one bag
-    of `ids` ids per table."""
+    """The description of a model that sums rows of float32 tables, and of the batch size. A batch has `bags` samples,
+    each with one bag of `ids` ids per table."""
 
     rows: tuple[int, ...]
     dim: int
@@ -62,7 +62,8 @@ TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)
 
 
 class Training(NamedTuple):
-    """A measured case: a model, the optimizer that trains the model, and whether gradients are clipped."""
+    """A measured case. The fields are the model, the optimizer that trains the model, and whether gradients are
+    clipped."""
 
     model: Model
     optimizer: str
@@ -88,7 +89,8 @@ def title_of(case: Training) -> str:
 
 
 class Problem:
-    """The data of a case: batches of NumPy arrays (ids of each table, target), and the tables before the first step."""
+    """The data of a case. The data are batches of NumPy arrays (ids of each table, target), and the tables before the
+    first step."""
 
     def __init__(self, case: Training, index_dtype: Any) -> None:
         self.case = case
@@ -132,7 +134,8 @@ class Problem:
 # ---------------------------------------------------------------------- implementations with islices, the same code on
 # each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return {label: function that makes an implementation with islices}. The label "islices" is for the usual form.
+    """Return {label: function that makes an implementation with islices}. The label "islices" stands for the usual
+    form.
 
     For a model with several tables, return only the `more_of_ours` of the framework, if there are any.
     """

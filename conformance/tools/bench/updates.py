@@ -1,8 +1,8 @@
-"""The part "updates": steps of islices' optimizers and of each framework's optimizers.
+"""The part "updates" measures steps of islices' optimizers and of each framework's optimizers.
 
 The gradient has duplicates, as after a lookup. Every implementation has a separate table and state with the same
-initial values. Before the timing, the result of the first step is compared with the formula in float64, unless the
-label says that the call does less.
+initial values. Before the timing, the bench compares the result of the first step with the formula in float64. Calls
+whose label says that they do less are not compared.
 """
 
 from __future__ import annotations

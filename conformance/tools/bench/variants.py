@@ -10,7 +10,7 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """An implementation of a training that the bench measures. No other implementation uses the same tables."""
+    """An implementation of a training, which the bench measures. Each implementation has separate tables."""
 
     step: Call
     """A function that takes the next step; the returned result may still be pending."""

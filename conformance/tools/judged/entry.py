@@ -36,7 +36,8 @@ class Judged(NamedTuple):
 
 
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename options with `names`, which maps a formula's names to a library's. Other names stay."""
+    """Rename options. `names` maps the names of a formula to the names of a library. Options whose names are not in
+    `names` keep their names."""
     return {names.get(name, name): value for name, value in options.items()}
 
 

@@ -25,8 +25,8 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement as JSON for the table: the grade, the highest scores, the cause, the worst place, and the
-    parts that were not judged."""
+    """Return the parts of a judgement that the table needs: the grade, the highest scores, the cause, the worst place,
+    and the parts that were not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {
@@ -37,8 +37,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """Judge an entry and return the result for the entry's line. If the library raises an exception, the result
-    describes the exception."""
+    """Judge an entry and return the result. If the library raises an exception, the result describes the exception."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:

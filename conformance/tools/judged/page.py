@@ -48,7 +48,8 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return each judged library once, with its entries from all processes."""
+    """Return each judged library once. If several processes judged a library, combine the entries of all these
+    processes."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -61,7 +62,7 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return the table of a library, with a line per call and formula and a column per variant."""
+    """Return the table of a library. The table has a line for each call and formula, and a column for each variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:
@@ -75,9 +76,9 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the text of a cell: the library's exception, the score of grade 1, or for grade 2 the scores of both
-    grades. Outside both grades, return the score of grade 1 with the likely mistake. Return "not judged" if there is no
-    score."""
+    """Return the text of a cell. The text is the library's exception, the score of grade 1, or, for a step of grade 2,
+    the scores of both grades. If the step is outside of both grades, the text contains the score of grade 1 and the
+    likely mistake. Without a score, the text is "not judged"."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])

@@ -1,4 +1,4 @@
-"""Judge every library in a separate process, in the first environment that has the library.
+"""Judge every library in a separate process. The process uses the first environment that has the library.
 
 If a process crashes during an entry, the crash is the result of the entry, and a new process continues with the next
 entry.
@@ -35,8 +35,8 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return the environment variables of a process. The process imports this islices, and finds the programs next to
-    `python` first."""
+    """Return the environment variables of a process. The process imports this copy of islices. The process looks for
+    programs in the folder of `python` first."""
     bin = str(Path(python).parent)  # not resolved, because the Python of a virtual environment is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
@@ -86,7 +86,7 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
 
 
 def _program(python: str) -> str:
-    """Return the absolute path of a program without resolving links. A name without a folder stays as it is."""
+    """Return the absolute path of a program without resolving links. A name without a folder is returned unchanged."""
     return os.path.abspath(python) if os.sep in python else python
 
 

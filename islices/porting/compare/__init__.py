@@ -1,7 +1,7 @@
 """Compare gradients and tables, and explain their differences.
 
-A `Difference` contains each `TensorDifference` of `islices.porting.compare.measure` and each `Explanation` of
-`islices.porting.compare.explanation`. May import: this folder.
+`diff` returns a `Difference`. A `Difference` contains one `TensorDifference` per tensor, and one `Explanation` per
+cause that was found. May import: this folder.
 """
 
 from islices.porting.compare.difference import Difference, diff

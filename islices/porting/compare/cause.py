@@ -1,8 +1,8 @@
 """Define `Cause`, one possible reason for a difference.
 
-A record of a cause has a function that proposes changes or factors, and the line of code that fixes the cause. The
-search and the report use only these records, and no name of a cause. To add a cause, write its record and its function
-in a module of `islices.porting.compare.causes`. That package collects the records.
+Each `Cause` is a record that contains a function, which proposes changes or factors, and the line of code that fixes
+the cause. The search and the report read only the records, so they need no code for single causes. To add a cause,
+write its record and its function in a module of `islices.porting.compare.causes`, which collects all records.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
-#: Either a pair (the line if only the first side has the cause, the line if only the second side has it), or one line
-#: for both cases. The lines are formatted with the details of the cause.
+#: One line of code, or a pair of lines: the first if only the first side has the cause, the second if only the second
+#: side has it. `Cause.line` inserts the details of the cause into the line.
 Lines: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A change of one side that may make the side equal to the other.
+    """A change of one side, which may make both sides equal.
 
-    `apply` maps (rows of the side, rows of the other side, the tensor) to the changed rows, or to None if nothing
-    changes. `apply` accepts any rows of a tensor, and may use numbers that were estimated from the data. `cost` is the
-    evidence in bits that these numbers use up. `text` has {x} for the changed side and {y} for the other side. If
-    `everywhere` is True, equal tensors change as well. If `moved` is not empty, `moved` replaces `apply`: for each
-    tensor, `moved` has side a with other row numbers, or None if the tensor stays unchanged.
+    The function `apply` gets (rows of the side, rows of the other side, both sides of the tensor). The result is the
+    changed rows, or None if the change does not affect them. `apply` accepts any subset of a tensor's rows, and may use
+    numbers that were estimated from the data. `cost` is the number of bits in such numbers, which the search subtracts
+    from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If `everywhere` is True,
+    the change also applies to tensors that are already equal. If `moved` is not empty, the search uses it instead of
+    `apply`. For each tensor, `moved` contains side a with other row numbers, or None if the tensor stays unchanged.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -43,7 +44,8 @@ class Change:
 class Factor:
     """The factor a / b that a cause predicts for each tensor, within the relative `tolerance`.
 
-    `text` has {a} and {b} for the sides. `cost` is the evidence in bits that numbers estimated from the data use up.
+    In `text`, {a} and {b} stand for the sides. `cost` is the number of bits in the numbers that were estimated from the
+    data. The search subtracts `cost` from the evidence.
     """
 
     ratios: Sequence[float]
@@ -57,8 +59,8 @@ class Factor:
 class Cause:
     """One possible reason for a difference.
 
-    The function `propose` proposes changes of values or of row numbers; the function `foretell` predicts a factor
-    between the sides. The other attributes describe the cause for the search and the report.
+    The function `propose` proposes changes of values or of row numbers. The function `foretell` predicts a factor
+    between the sides. The search and the report read the other attributes.
     """
 
     #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.
@@ -66,26 +68,29 @@ class Cause:
     #: Causes with a lower rank are more specific; they are tried and reported first.
     rank: int
     _: KW_ONLY
-    #: (both sides, 0 for side a or 1 for side b) -> changes of that side; the search tests whether the sides are then
-    #: equal.
+    #: This function gets both sides, and 0 for side a or 1 for side b. It yields changes of that side, and the search
+    #: tests whether they make the sides equal.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (the comparison after the changes so far) -> factors that may explain the rest of the difference.
+    #: This function gets the comparison after the changes so far. It yields factors that may explain the rest of the
+    #: difference.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: A change of side a explains the same as the change of side b, so the search changes only side a.
+    #: True if a change of side a explains the same difference as a change of side b. The search then changes only side
+    #: a.
     symmetric: bool = False
-    #: The cause removes rows that are missing on the other side. Rows may be missing on both sides, so the search may
-    #: use the cause for both.
+    #: True if the cause removes rows that the other side does not have. Each side may lack rows of the other, so the
+    #: search may apply the cause to both sides.
     drops: bool = False
-    #: The cause removes precision that the other side does not have.
+    #: True if the cause removes precision that the other side does not have.
     narrows: bool = False
-    #: Whether the sides must agree to the bit: "always" if agreement within rounding would be no evidence, "never" if
-    #: the cause rounds.
+    #: Defines whether the sides must agree to the bit. The value is "always" if agreement within rounding would prove
+    #: nothing, and "never" if the cause itself rounds.
     exact: Literal["always", "maybe", "never"] = "maybe"
-    #: True if a factor may explain the rest of the difference.
+    #: True if the cause may be combined with a factor that explains the rest of the difference.
     scales: bool = True
-    #: The factor is estimated from the elements, so the cause is reported only if nothing else explains the difference.
+    #: True if the factor is estimated from the elements. The search reports such a cause only if no other cause
+    #: explains the difference.
     fitted: bool = False
-    #: The more general causes that are not reported if this cause explains the difference.
+    #: The names of more general causes. The search does not report them if this cause explains the difference.
     subsumes: tuple[str, ...] = ()
     #: The line that fixes the cause, or a function that computes the line from the details and the framework.
     fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
@@ -93,8 +98,8 @@ class Cause:
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
-        """Return the line of code that fixes the cause on the second side, which uses `framework`. Return "" if there
-        is no line, or if `details` lack a value of the line."""
+        """Return the line of code that fixes the cause on the second side, which uses `framework`. Return "" if the
+        cause has no line, or if `details` does not contain a value that the line needs."""
         lines = self.fix(details, framework) if callable(self.fix) else self.fix
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
         line = lines if isinstance(lines, str) else lines[not lacks]

@@ -1,4 +1,5 @@
-"""Define the input of causes: every tensor on both sides, the gradient before clipping, and facts from the caller."""
+"""Define `Comparison`, the data on which causes work: the tensors of both sides, the gradient before clipping, and
+options of `diff`."""
 
 from __future__ import annotations
 
@@ -19,8 +20,7 @@ from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-#: LARGE: from this number of elements on, causes are first tried on a sample of the rows. SAMPLE: the number of
-#: elements in this sample.
+#: If the tensors have more than `LARGE` elements, the search first tries causes on a sample of about `SAMPLE` elements.
 LARGE, SAMPLE = 1 << 17, 1 << 15
 #: A row number above all others.
 END = np.iinfo(np.int64).max
@@ -28,7 +28,7 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Facts about the gradients that the caller of `diff` passes."""
+    """The options with which the caller of `diff` describes the gradients."""
 
     max_norm: float | None = None
     padding_idx: int | None = None
@@ -38,7 +38,7 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides. The zero rows of a dense tensor are left out.
+    """One tensor on both sides, with all its rows. If the tensor is dense, its rows of zeros are left out.
 
     The raw gradient, the table and the padding row are None if they are unknown.
     """
@@ -54,8 +54,8 @@ class Whole:
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
-        """Return one tensor of both sides. `raw` is the gradient before clipping. `table` is the table that a
-        regularizer may have added to the gradient; a table with another row shape is ignored."""
+        """Make a `Whole` from both sides of a tensor. `raw` is the gradient before clipping. `table` is the table that
+        a regularizer may have added to the gradient. A table with a different row shape is ignored."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
@@ -70,13 +70,14 @@ class Whole:
         return max(self.a.values.size, self.b.values.size)
 
     def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
-        """Return some rows of both sides and of the raw gradient. `chosen` maps an array of row numbers to a mask or
-        slice."""
+        """Return some rows of both sides and of the raw gradient. The function `chosen` gets an array of row numbers,
+        and returns a mask or slice that selects rows."""
         a, b = (rows_at(x, chosen(x.ids)) for x in (self.a, self.b))
         return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
 
     def sample(self, elements: int) -> TwoSides:
-        """Return a sample of the rows with about the given number of elements, on which causes are tried first."""
+        """Return a sample of the rows with about the given number of elements. The search first tries causes on this
+        sample."""
         some = sample_rows(self.a, self.b, elements)
         return self.rows(lambda ids: contained(ids, some))
 
@@ -92,7 +93,7 @@ def _between(ends: tuple[int, int], ids: Array) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """Some rows of one tensor: rows of a, rows of b, and rows of the raw gradient (None if it is unknown)."""
+    """Some rows of one tensor in a, in b, and in the raw gradient. `raw` is None if the raw gradient is unknown."""
 
     whole: Whole
     a: Rows
@@ -108,13 +109,14 @@ class TwoSides:
         return self.b if which else self.a
 
     def changed(self, which: int, change: Change) -> TwoSides:
-        """Return both sides after a change of one side, or this object if nothing changes."""
+        """Apply a change to one side, and return both sides. Return this object if the change does not affect the
+        tensor."""
         rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
         return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
 
     @property
     def same(self) -> bool:
-        """Return True if both sides have the same dtype, shape, rows and values; NaN equals NaN."""
+        """Return True if both sides have the same dtype, shape, rows and values. NaN equals NaN."""
         a, b, whole = self.a, self.b, self.whole
         alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
         return alike and np.array_equal(a.values, b.values, True)
@@ -127,7 +129,7 @@ class Norm(NamedTuple):
     slots: float | None = None
 
     def joined(self, x: Stored | Rows | None) -> Norm:
-        """Return the norm after the rows of `x` are added. None adds no rows."""
+        """Return the norm of this object's rows and the rows of `x` together. If `x` is None, return this object."""
         if x is None:
             return self
         slots = None if x.slot_norm is None else math.hypot(self.slots or 0.0, x.slot_norm)
@@ -146,11 +148,12 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All tensors on both sides, with all rows or a sample, after the changes in `chain`.
+    """All tensors of both sides after the changes in `chain`. If the tensors are large, `pairs` contains only a sample
+    of the rows.
 
-    `slack` is the allowance, in addition to rounding, for two models that compute in different orders. `ratios` has a
-    factor for each tensor, known within the relative `tolerance`; the values of side b are multiplied by the factor.
-    Without `ratios`, the factors are 1.
+    `slack` is the additional allowance for two models that compute in different orders. `ratios` contains one factor
+    per tensor, which is known within the relative `tolerance`. The comparison multiplies the values of side b by these
+    factors. If `ratios` is empty, the values stay unchanged.
     """
 
     pairs: tuple[TwoSides, ...]
@@ -178,7 +181,7 @@ class Comparison:
 
     @property
     def eps(self) -> float:
-        """Return the largest eps among the types of all tensors."""
+        """Return the largest machine epsilon among the dtypes of all tensors."""
         return max((x.eps for p in self.pairs for x in (p.a, p.b)), default=0.0)
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
@@ -201,7 +204,8 @@ class Comparison:
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Yield (number of the tensor, some rows of the tensor after all changes), block by block, for all rows."""
+        """Go through all rows of all tensors block by block. Yield pairs (number of the tensor, block of its rows after
+        all changes)."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return
@@ -213,7 +217,7 @@ class Comparison:
 
     @lazy_property
     def norms(self) -> tuple[list[Norm], ...]:
-        """Return three lists with one norm per tensor: for a, for b and for the raw gradient."""
+        """Return three lists: the norms of all tensors in a, in b, and in the raw gradient."""
         found = tuple([Norm()] * len(self.pairs) for _ in range(3))
         for t, x in self.blocks() if self.chain else enumerate(self.source):
             for norms, side in zip(found, (x.a, x.b, x.raw), strict=True):
@@ -223,7 +227,8 @@ class Comparison:
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
-        """Return the paired elements of each tensor, or None for a tensor whose elements cannot be paired."""
+        """Return a list with the paired elements of each tensor. If the elements of a tensor cannot be paired, its item
+        is None."""
         return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
     def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:
@@ -236,7 +241,8 @@ class Comparison:
             yield self._paired(t, pair, seen.top if seen else None)
 
     def agree(self, *, exact: bool) -> bool:
-        """Return True if both sides agree in every row: to the bit if `exact`, else within the bound on rounding."""
+        """Return True if both sides agree in every row. If `exact` is True, all bits must agree; else the sides may
+        differ within the bound on rounding."""
 
         def near(p: Paired | None) -> bool:
             return p is not None and agrees(p, exact=exact, tolerance=self.tolerance)
@@ -245,7 +251,7 @@ class Comparison:
 
     @lazy_property
     def fits(self) -> list[float]:
-        """Return one factor a / b per tensor: the factor that fits the compared rows best."""
+        """Return, for each tensor, the factor a / b that fits the compared rows best."""
         return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:

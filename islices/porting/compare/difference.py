@@ -1,4 +1,5 @@
-"""Define `diff`, which reports where and why two gradients, or two tables, of any frameworks differ."""
+"""Define `diff`, which reports where and why two gradients or two tables differ, even if they come from different
+frameworks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from islices.porting.reports import Reported
 
 @dataclass(frozen=True, eq=False)
 class Difference(Reported):
-    """The result of `diff`; str() is the report.
+    """The result of `diff`. str() returns the report.
 
     Attributes
     ----------
@@ -30,22 +31,22 @@ class Difference(Reported):
     tensors : tuple of TensorDifference
         The measured differences of the tensors that both sides have.
     causes : tuple of Explanation
-        The explanations of the difference, with the most specific first. An explanation is one cause, or several
-        causes that act together; undoing it makes the sides equal. The tuple is empty if the sides are equal, or if no
-        known cause explains the difference.
+        The explanations of the difference, with the most specific first. An explanation consists of one cause, or of
+        several causes that act together. If these causes are undone, the sides are equal. The tuple is empty if the
+        sides are equal, or if no known cause explains the difference.
     only_a, only_b : tuple of str
         Tensors that only one side has.
     names : (str, str)
         The names of the sides.
     rounding : bool
-        True if the sides differ, but by no more than the bound on rounding.
+        True if the sides differ, but not by more than the bound on rounding.
     arithmetic : float or None
-        The largest difference, divided by the tensor's largest absolute value. None unless the difference exceeds the
-        bound on rounding, but not the allowance for two models that compute in different orders.
+        The largest difference, divided by the tensor's largest absolute value. The attribute is a number only if
+        rounding does not explain the difference, but the different order of computation in two models does.
     notes : tuple of str
-        Remarks, such as that tensors are paired by position.
+        Remarks for the reader, such as "paired by position".
     frameworks : (str, str)
-        The frameworks that recorded the sides for `parity`; "" if a side was not recorded.
+        The frameworks of the two recordings that `parity` compares; "" for a side that is not a recording.
     """
 
     equal: bool
@@ -60,12 +61,12 @@ class Difference(Reported):
     frameworks: tuple[str, str] = ("", "")
 
     def report(self, *, verbose: bool = False) -> str:
-        """Return the report: the verdict, the causes, their fixes, and the differing rows.
+        """Return the report as plain text: the verdict, the causes, the code that fixes them, and the rows that differ.
 
         Parameters
         ----------
         verbose : bool
-            If True, list every tensor with its differing rows.
+            If True, list every tensor with the rows that differ.
 
         Returns
         -------
@@ -95,23 +96,24 @@ def diff(
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
-        The sides may have different frameworks. Leaves are paired by name (keys and positions, joined by dots). If two
-        trees have no common name but equally many leaves, the leaves are paired by position.
+        The two sides may come from different frameworks. `diff` pairs leaves by name; a name consists of keys and
+        positions, joined by dots. If two trees have no common name but equally many leaves, `diff` pairs the leaves by
+        position.
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
-        The raw gradient before clipping, from which both sides were computed. Pass an uncoalesced gradient if possible,
-        so that `diff` sees the duplicates.
+        The gradient before clipping, from which both sides were computed. If possible, pass the gradient before its
+        duplicates are summed.
     max_norm : float, optional
-        The limit to which one or both sides were clipped, or should have been clipped.
+        The limit to which at least one side was clipped, or should have been clipped.
     padding_idx : int, optional
-        The row number of the padding row; a negative number counts from the end.
+        The row number of the padding row. A negative number counts from the end.
     batch_size, tokens : int, optional
-        Possible divisors of a mean.
+        The number of samples and the number of tokens. A loss that is a mean may divide by one of them.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     tables : tree like a, optional
-        The tables to which the gradients belong. With the tables, `diff` can find a regularizer, which adds a multiple
+        The tables to which the gradients belong. `diff` needs the tables to find a regularizer, which adds a multiple
         of a table to the gradient.
 
     Returns
@@ -125,9 +127,9 @@ def diff(
 
     Notes
     -----
-    Gradients are compared by coalesced rows (SPEC clause 4). A cause is reported only if it makes the sides equal, to
-    the bit or within a bound on rounding. The number of elements that agree must be larger than chance would explain
-    (SPEC clause 22). `islices.parity` compares tables after steps.
+    `diff` sums duplicates before it compares gradients (SPEC clause 4). `diff` reports a cause only if undoing the
+    cause makes the sides equal, to the bit or within a bound on rounding. More elements must agree than would agree by
+    chance (SPEC clause 22). To compare tables after optimizer steps, use `islices.parity`.
 
     Examples
     --------
@@ -154,10 +156,10 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, and explain the differences.
+    """Measure the differences of all tensors, and explain them.
 
-    `explained` gets the positions of all tensors except equal tensors of whole numbers. `called` has the names of the
-    sides.
+    `called` contains the names of the sides. The function `explained` gets the positions of the tensors to explain: all
+    tensors, except equal tensors of whole numbers.
     """
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)

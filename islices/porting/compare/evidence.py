@@ -1,24 +1,25 @@
-"""Check that two sides agree once a cause has been applied, and measure the evidence.
+"""Check that two sides agree after a change, and measure the evidence for the cause of the change.
 
-**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is a
-sum of m terms (m - 1 additions). On each side, a term may go through a reciprocal, a product, the division of a mean, a
-clipping factor and a cast. These operations round at most 8 times; each rounding is at most half an eps of the sum of
-|terms|. To first order, the sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of neither side
-are known, m is 1, and the largest |value| of the row replaces the sum of |terms|. Without known slots, elements that
-are small because of cancellation are no evidence. Integers do not round: their bound is 0. An infinity agrees only with
-itself.
+**Bound.** If one side multiplies, divides or sums and the other does not, the two sides round differently. A row of m
+slots is a sum of m terms, so it takes m - 1 additions. On each side, a term may also be rounded by a reciprocal, a
+product, the division of a mean, a clipping factor and a cast. On both sides together, these are at most 8 roundings per
+term. Each rounding error is at most half an eps times the sum of |terms|. To first order, the sides therefore differ by
+less than (m + 8) eps sum |terms|. If the slots of both sides are unknown, m is 1, and the largest |value| of the row
+replaces the sum of |terms|. Elements that are small because of cancellation are then no evidence. Operations on
+integers do not round, so their bound is 0. An infinity agrees only with the same infinity.
 
-**Slack.** Two models may compute their layers in different orders or by different functions. The gradients of the rows
-of two such models differ before any sum. The size of this difference depends on the terms of the tensor, not on the
-value of each element. With slack s, every element may differ by a further s times the largest |value| of its tensor
-(`SLACKS`).
+**Slack.** Two models may compute their layers in different orders or with different functions. The gradients of two
+such models then differ even before duplicates are summed. The size of this difference depends on the terms of the whole
+tensor, not on the value of each element. With the slack s, each element may differ by another s times the largest
+|value| of the tensor. `SLACKS` contains the values of s.
 
-**Evidence.** An element may differ by D before the change and agree within the bound r after it. By chance, about one
-of D / r random pairs would agree. So the element counts as log2(D / r) bits of evidence, at most the precision of its
-type. Elements with the same pair of values count once. An element with few digits, such as a count, has at most the
-bits of these digits and six more. A number from the data (a factor, a row, a permutation) costs as many bits as it
-could have explained. An explanation needs `ENOUGH` = 40 bits from at least two elements. One in 2^40 random pairs has
-40 bits by chance. If all elements agree within rounding before the change, there is no evidence for any cause.
+**Evidence.** Suppose that an element differs by D before a change, and agrees within the bound r after it. Of random
+pairs of numbers, about one in D / r would agree by chance. So the element counts as log2(D / r) bits of evidence, but
+not more than the precision of its dtype. Elements with the same pair of values count once. The evidence of an element
+with few significant bits, such as a count, is limited to these bits and six more. A number that is estimated from the
+data, such as a factor or a row number, costs as many bits as it could explain. An explanation needs at least `ENOUGH` =
+40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by chance. If all elements agree within
+rounding before the change, nothing is evidence for a cause.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ from islices.porting.compare.stored import Array, dot, matrix
 
 #: The least evidence in bits that a cause needs.
 ENOUGH = 40.0
-#: The bits for the sign and exponent of a number.
+#: The evidence in bits that the sign and exponent of a number contribute.
 SIZES = 6.0
-#: The largest number of roundings of an element, apart from the additions of slots.
+#: The largest number of roundings per element on both sides, without the additions of slots.
 ROUNDINGS = 8
-#: The cost in bits of a number that is not a short decimal.
+#: The cost in bits of an estimated number that is not a short decimal.
 FREE = 24.0
 #: The number of elements to check first.
 FEW = 256
-#: The slacks to try in this order, in eps of the narrower type, but at most `MOST_SLACK`. Models of three layers in two
-#: frameworks, or in float32 and float64, were up to 2^6.3 eps apart; in float16 and bfloat16 up to 2^-4.6.
+#: The slacks to try in this order, in multiples of the narrower dtype's eps, but at most `MOST_SLACK`. In a
+#: measurement, models of three layers in two frameworks, or in float32 and float64, differed by up to 2^6.3 eps. In
+#: float16 and bfloat16, such models differed by up to 2^-4.6.
 SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 
 
@@ -51,8 +53,8 @@ SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 class Paired:
     """The corresponding elements of two sides, as flat arrays.
 
-    `bound` is the distance that rounding and the slack allow for each element. `top` is the largest finite |value| of
-    both tensors.
+    `bound` contains the distance that rounding and slack allow for each element. `top` is the largest finite |value| in
+    either tensor.
     """
 
     x: Array
@@ -64,7 +66,7 @@ class Paired:
     top: float
 
     def at(self, places: Array) -> Paired:
-        """Return the elements that a mask or an array of positions selects; the row numbers stay unchanged."""
+        """Return the elements that a mask or an array of positions selects. `ids` stays unchanged."""
         return replace(self, x=self.x[places], y=self.y[places], bound=self.bound[places])
 
 
@@ -72,7 +74,8 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
     """Pair the elements of two sides. Return None if the row shapes differ, or if both sides are sparse and have
     different rows.
 
-    `top` is the largest |value| of both sides. Pass `top` if the largest value may be outside these rows.
+    `top` is the largest |value| of either side. The caller must pass `top` if these rows may not contain the largest
+    value.
     """
     if x.row_shape != y.row_shape:
         return None
@@ -96,9 +99,10 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
 
 # ---------------------------------------------------------------------- agreement
 def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
-    """Return True if x equals y: to the bit if `exact`, else within the bound. A few elements are compared first.
+    """Return True if x equals y. If `exact` is True, all values must be equal; else each element may differ within the
+    bound. To save time, the function first compares a few elements.
 
-    `tolerance` is an additional relative tolerance of y.
+    `tolerance` is an additional tolerance, relative to the elements of y.
     """
     n = len(p.x)
     if n > 4 * FEW and not agrees(p.at(np.linspace(0, n - 1, FEW).astype(np.int64)), exact=exact, tolerance=tolerance):
@@ -112,20 +116,21 @@ def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
 
 
 def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
-    """Return the bits of evidence that x equals y. `was` is the flat array of the elements' distances (>= 0) before the
+    """Return the evidence, in bits, that x equals y. `was` is a flat array with the distance of each element before the
     change.
 
-    The result has one number for each distinct element with evidence.
+    The result contains one number per element. Equal elements count once, and elements without evidence are left out.
     """
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     p, was = p.at(counted), was[counted]
-    limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # at most half the spacing of the type at x
+    limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # at most half the dtype's spacing near x
     return bits_of(p.x, was, limit if exact else np.maximum(p.bound, limit), p.precision)
 
 
 def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
-    """Return the bits of evidence of the elements x, whose distances were `was` and are now within `limit`. Equal
-    elements with equal distances count once; elements without evidence are omitted."""
+    """Return the evidence, in bits, of the elements x. `was` contains their distances before the change, and `limit`
+    the distances within which they agree now. Equal elements with equal distances count once. The result omits elements
+    without evidence."""
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
     bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]
@@ -134,17 +139,17 @@ def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
 
 
 def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:
-    """Return the evidence of several tensors together, minus the cost of numbers from the data. Return None if this is
-    less than `ENOUGH`, or if fewer than `elements` elements have evidence."""
+    """Add the evidence of several tensors, and subtract `cost`, the bits of numbers that were estimated from the data.
+    Return None if the result is less than `ENOUGH`, or if fewer than `elements` elements have evidence."""
     bits = np.concatenate([np.zeros(0), *found])
     total = float(bits.sum()) - cost
     return total if total >= ENOUGH and len(bits) >= elements else None
 
 
 def _digits(x: Array) -> Array:
-    """Return the largest evidence in bits that each number can give: the number of significant bits, plus `SIZES`.
+    """Return, for each number, the largest evidence in bits that it can contribute: its significant bits plus `SIZES`.
 
-    Counts and powers of two are often equal by chance. This function does not limit the evidence of a zero.
+    The limit exists because counts and powers of two are often equal by chance. The evidence of a zero is not limited.
     """
     mantissa = np.ldexp(np.abs(np.frexp(x)[0]), 53).astype(np.int64)
     lowest = mantissa & -mantissa
@@ -153,7 +158,7 @@ def _digits(x: Array) -> Array:
 
 # ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
-    """Return the least-squares factor c of x = c * y over finite elements; 0 if all elements of y are zero."""
+    """Fit x = c * y to the finite elements by least squares, and return c. If all elements of y are zero, return 0."""
     square = product = 0.0
     for p in pairs:
         if p is not None:
@@ -165,8 +170,8 @@ def fitted(pairs: Iterable[Paired | None]) -> float:
 
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
-    """Return (x rounded to the fewest decimal digits that `fits` accepts, the cost of the digits in bits). If `fits`
-    accepts no number of at most `most` digits, return (x, FREE)."""
+    """Round x to as few decimal digits as the function `fits` accepts. Return (the rounded number, the cost of its
+    digits in bits). If `fits` rejects every number of at most `most` digits, return (x, FREE)."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

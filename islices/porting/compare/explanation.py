@@ -1,6 +1,6 @@
-"""Define `Explanation`: the causes that make two sides equal, in words, with the evidence for these causes.
+"""Define `Explanation`, which describes the causes of a difference in words, and contains the evidence for them.
 
-Each cause of an explanation needs enough evidence separately (`islices.porting.compare.evidence`).
+The search requires enough evidence for each single cause of an explanation (`islices.porting.compare.evidence`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that was found: the stable name, a sentence about the cause, and details for programs."""
+    """One cause that the search has found. `name` never changes, `text` is a sentence for the report, and `details`
+    contains data for programs."""
 
     name: str
     text: str
@@ -21,18 +22,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One or more causes whose removal makes the sides equal: at most two for gradients, any number for steps.
+    """The causes that together explain a difference. A difference of gradients has at most two causes. A difference of
+    optimizer steps may have any number.
 
     Attributes
     ----------
     causes : tuple of Finding
     exact : bool
-        True if the sides agree to the bit, False if within the bound on rounding of SPEC clause 22.
+        True if, without the causes, the sides agree to the bit. False if they agree only within the bound on rounding
+        of SPEC clause 22.
     bits : float
-        The evidence in bits: by chance, one in 2^bits random pairs agrees this well.
+        The evidence in bits. Of random pairs of tensors, one in 2^bits agrees as well by chance.
     slack : float
-        The allowance, in addition to rounding, for two models that compute in different orders. The allowance is
-        relative to each tensor's largest |value|.
+        The additional allowance for two models that compute in different orders, as a fraction of each tensor's largest
+        |value|.
     """
 
     causes: tuple[Finding, ...]

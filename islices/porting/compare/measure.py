@@ -1,10 +1,10 @@
-"""Measure the difference of two tensors in rows, elements and norms. "Equal" means "same bits" in the sense of the
-specification.
+"""Measure how two tensors differ in rows, elements and norms. Two tensors are equal if they have the same bits, as
+defined in the specification.
 
-Two sparse gradients are compared by their coalesced rows. So the order of the slots, and whether duplicates are already
-summed, make no difference. A row that only one side stores is a difference even if the row is zero, because a lazy
-optimizer updates stored rows. A dense tensor stores all rows. So a sparse gradient equals a dense tensor that has zeros
-in the absent rows.
+This module sums the duplicates of both sides before it compares sparse gradients. The order of slots makes no
+difference. A row that only one side stores is a difference even if the row contains zeros, because a lazy optimizer
+updates stored rows. A sparse gradient is equal to a dense tensor if the dense tensor has zeros in the rows that the
+gradient does not store.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: The number of rows of each kind, and of elements of each row, that a report shows.
+#: A report shows at most `SHOWN` rows of each kind, and `WIDTH` elements of each row.
 SHOWN, WIDTH = 10, 6
 
 
 @dataclass(frozen=True)
 class Place:
-    """The largest difference: the row, the position in the row, both values, and the size of the difference."""
+    """The element with the largest difference: its row, its position in the row, both values, and the difference."""
 
     row: int
     position: tuple[int, ...]
@@ -46,9 +46,8 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """The number of rows of one kind, and the first ten of these rows. A row is (row number, the first six values on
-    each side that has the row).
-    """
+    """The number of rows of one kind, and the first ten of these rows. A row is a tuple (row number, for each side that
+    has the row a tuple of its first six values)."""
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
@@ -65,22 +64,24 @@ class TensorDifference:
     equal : bool
         True if the dtypes, shapes, rows and bits are the same.
     comparable : bool
-        False if rows have different shapes; then the attributes from `rows` on are not measured, except `notes`.
+        False if the rows of both sides have different shapes. Then only `kinds`, `dtypes`, `shapes`, `slots`, `norms`
+        and `notes` are measured.
     kinds, dtypes, shapes, slots, norms : pairs, of a and of b
-        kinds are texts like "torch sparse"; slots count the stored rows, duplicates included.
+        `kinds` contains texts such as "torch sparse". `slots` contains the numbers of stored rows, with duplicates.
     rows : int
         The number of rows that both sides have.
     elements : int
         The number of elements that both sides have.
     largest : Place or None
-        The largest difference; None if no common element differs (NaN against a number is inf).
+        The element with the largest difference, or None if no common element differs. The difference between NaN and a
+        number is infinity.
     only_a, only_b, differing : RowSample
-        The rows that only one side has, and the rows of both sides that differ.
+        The rows that only a has, the rows that only b has, and the common rows that differ.
     notes : tuple of str
-        Remarks that are not differences, such as that one side has duplicates.
+        Remarks for the reader, for example that one side has duplicates.
     row_gaps : dict of str to (row numbers, sizes)
-        The data of the picture, with the keys "both", "only_a" and "only_b". A size is the largest difference in a row
-        of both sides, or the largest value in a row of one side.
+        The data that `plot` draws, with the keys "both", "only_a" and "only_b". For "both", each size is the largest
+        difference in a row. For the other keys, each size is the largest absolute value in a row.
     """
 
     name: str
@@ -103,13 +104,13 @@ class TensorDifference:
 
     @property
     def whole(self) -> bool:
-        """Return True if both sides contain whole numbers, such as masks or counters. Clipping and means never change
-        whole numbers."""
+        """Return True if both sides contain integers or bools, such as counters or masks. Clipping and means never
+        change them."""
         return not any(dtype in FLOATS for dtype in self.dtypes)
 
     @property
     def same_rows(self) -> bool:
-        """Return True if both sides have the same rows with the same values. The dtypes or the numbers of rows may
+        """Return True if both sides store the same rows with the same values. The dtypes and the shapes may still
         differ."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
@@ -158,7 +159,8 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
 
 
 def _place(k: int, ids: Array, x: Array, y: Array) -> Place:
-    """Return the place of the largest difference between row k of x and row k of y. `ids` has the row numbers."""
+    """Return the element with the largest difference between row k of x and row k of y. `ids` contains the row
+    numbers."""
     u, v = wide(x[k : k + 1]), wide(y[k : k + 1])
     sizes = apart(u, v)
     at = np.unravel_index(int(sizes.argmax()), sizes.shape)

@@ -1,4 +1,4 @@
-"""Pair the tensors of two or more trees by name, or by position if no name is common."""
+"""Pair the tensors of two or three trees by name, or by position if the trees have no name in common."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors: by the names in `pair`, then by equal names. If no name is common, pair by
-    position, provided that both trees have equally many leaves. Skip leaves that are None."""
+    """Read two trees and pair their tensors, first by the names in `pair`, then by equal names. If the trees have no
+    name in common but equally many leaves, pair the leaves by position. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     names, notes = pair_names(left, right, pair), tuple[str, ...]()
     if not names and len(left) == len(right) and not pair:
@@ -35,9 +35,9 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 
 
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
-    """Return {name in a: name in b} from the argument ``pair`` and from equal names.
+    """Pair names as the argument ``pair`` says, then by equal names. Return {name in a: name in b}.
 
-    Raise TypeError or ValueError if ``pair`` is not a mapping, or contains a name that the side does not have.
+    Raise TypeError if ``pair`` is not a mapping, and ValueError if it contains a name that the side does not have.
     """
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
@@ -53,8 +53,9 @@ def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> 
 
 
 def leaves_beside(tree: Any, both: Both, argument: str) -> list[Stored | None]:
-    """Return the leaf of a third tree for each pair, or None: the leaf with the name in a, else with the name in b. For
-    a single pair and a single leaf, names do not matter. Raise ValueError if no leaf fits any pair."""
+    """Find the leaf of a third tree that belongs to each pair of tensors. The leaf has the pair's name in a or, if no
+    leaf has this name, the pair's name in b. If there is only one pair and one leaf, they belong together. For a pair
+    without a leaf, the result contains None. Raise ValueError if no pair has a leaf."""
     pairs = [(x.name, y.name) for x, y in both.stored]
     leaves = {} if tree is None else named_leaves(tree, argument)
     found = [leaves.get(p, leaves.get(q)) for p, q in pairs]

@@ -1,4 +1,5 @@
-"""Define `Rows`, rows of a tensor in float64, to which causes apply changes; sample the rows of large tensors.
+"""Define `Rows`, the rows of a tensor as float64 values, which causes change. For a large tensor, `Rows` contains a
+sample.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -27,27 +28,28 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: The bits of each type's significand; for integers, the bits of the largest number, at most float64's 53.
+#: dtype -> the number of bits of its significand. For an integer dtype, this is the number of bits of its largest
+#: number, but at most 53, the number of bits in float64.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
 }  # fmt: skip
-#: The fewest rows of a sample.
+#: The smallest number of rows in a sample.
 LEAST = 64
 
 
 def eps_of(dtype: str) -> float:
-    """Return the distance from 1 to the next larger number of a dtype; 0 for integers, which are never rounded."""
+    """Return the machine epsilon of a dtype, or 0 for integers, which are never rounded."""
     return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some or all rows of one tensor on one side, without the zero rows of a dense tensor.
+    """Some or all rows of one tensor on one side. If the tensor is dense, its rows of zeros are left out.
 
-    `terms` is the sum of |slots| for each element, `counts` the number of slots of each row. If the slots are unknown
-    or no row has several slots, `known` is False and `terms` is |values|. If `values` are sums of slots, `slots` is
-    (ascending row numbers, values), else None.
+    `terms` contains, for each element, the sum of the absolute values in the slots. `counts` contains the number of
+    slots of each row. If the slots are unknown or no row has several slots, `known` is False and `terms` is |values|.
+    If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else None.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -69,7 +71,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values as a 2-D array, in which each row is a flattened row of the tensor."""
+        """Return the values as a 2-D array, with one flattened row of the tensor per row."""
         return matrix(self.values)
 
     @property
@@ -78,7 +80,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots; None if the slots are unknown."""
+        """Return the norm of the slots before duplicates are summed, or None if the slots are unknown."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
@@ -86,22 +88,22 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the same rows with other values. The slots of the new values are unknown, unless `more` sets the
+        """Return the same rows with new values. The slots of the new values count as unknown, unless `more` sets these
         fields."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})
 
     def scaled(self, factor: float) -> Rows:
-        """Return the rows with values and terms multiplied by a factor; the slots stay unchanged."""
+        """Multiply the values and terms by a factor, and return the result. The slots stay unchanged."""
         return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
 
     def onto(self, ids: Array) -> Rows:
-        """Return rows with the given numbers. Rows that this object does not have are zeros."""
+        """Return the rows with the given numbers. Rows that this object does not have become zeros."""
         values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
         return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
     def select(self, keep: Array) -> Rows:
-        """Return the rows for which the boolean mask `keep` is True."""
+        """Return the rows that the boolean mask `keep` selects."""
         kept = self.onto(self.ids[keep])
         if self.slots is None:
             return kept
@@ -111,7 +113,7 @@ class Rows:
 
 
 def rows_at(x: Stored, places: Any) -> Rows:
-    """Return some rows of x. `places` is a mask, a slice or an array of positions in x.ids."""
+    """Return the rows of x at some positions of x.ids. `places` is a mask, a slice or an array of positions."""
     ids, values = x.ids[places], wide(x.values[places])
     rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:
@@ -127,9 +129,10 @@ def rows_at(x: Stored, places: Any) -> Rows:
 
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
-    """Return the row numbers of a sample of about the given number of elements, on which causes are tried.
+    """Return the row numbers of a sample with about the given number of elements. The search tries causes on this
+    sample.
 
-    The sample contains evenly spaced rows, rows of only one side, rows with several slots, rows with the largest
+    The sample contains evenly spaced rows, rows that only one side has, rows with several slots, rows with the largest
     values, and rows that differ.
     """
     width = max(1, math.prod(x.row_shape), math.prod(y.row_shape))
@@ -152,7 +155,7 @@ def _tops(s: Stored) -> Iterator[Array]:
 
 
 def spread(x: Array, n: int) -> Array:
-    """Return n evenly spaced elements of x, or x if it has at most n elements."""
+    """Return n evenly spaced elements of x. If x has at most n elements, return x."""
     return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
 
 

@@ -1,11 +1,11 @@
-"""Search for causes: test candidates singly, then in pairs, and rank the candidates that hold.
+"""Search for causes: test candidates one by one, then in pairs, and sort the candidates that explain the difference.
 
-A candidate is a comparison in which a cause has changed one side. A candidate holds if both sides are then equal, to
-the bit or within the bound, with enough evidence for each change. A single cause is preferred to two. If several
-candidates explain the difference, the search returns all of them, the most specific first. The search omits a candidate
-that is only a more general version of another candidate. One explanation must hold for all tensors. If no cause
-explains the difference, the search runs again with slack for two models that compute in different orders, first with
-the smallest slack.
+A candidate is a comparison in which a cause has changed one side. A candidate explains the difference under two
+conditions. First, after the changes all tensors of both sides are equal, to the bit or within the bound. Second, there
+is enough evidence for each change. The search tries pairs of causes only if no single cause explains the difference. If
+several candidates explain the difference, the search returns all of them, the most specific first. The search omits a
+candidate that is only a more general version of another candidate. If no candidate explains the difference, the search
+runs again with slack for two models that compute in different orders. The smallest slack is tried first.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough,
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.stored import Array
 
-#: The largest accepted probability that a random factor would be as close to a prediction as the fitted factor is.
+#: The search accepts a predicted factor only if a random factor would be as close to the fitted factor with at most
+#: this probability.
 CHANCE = 1 / 32
-#: (explanations, True if the sides agree within rounding, the distance of the sides or None). The distance is given if
-#: it exceeds rounding, but not the slack for two models.
+#: (explanations, True if the sides agree within rounding, the distance of the sides or None). The distance is a number
+#: only if the sides agree with slack for two models, but not within rounding.
 Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 def explain(both: Comparison) -> Explained:
-    """Return `Explained`, with the most specific explanation first. There is no explanation if no known cause makes the
-    sides equal."""
+    """Return `Explained`, in which the most specific explanation is first. The tuple of explanations is empty if no
+    known cause makes the sides equal."""
     singles = list(_changes(both))
     for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
         now, loose = replace(both, slack=slack), [replace(c, slack=slack) for c in singles]
-        near = now.agree(exact=False)  # then only an explanation with equal bits counts
+        near = now.agree(exact=False)  # if True, an explanation must make the bits equal
         if slack and near:
             return (), False, now.distance()
         found = _held([(now, loose)], exactly=near) or _held(((c, _changes(c)) for c in loose), exactly=near)
@@ -48,10 +49,10 @@ def explain(both: Comparison) -> Explained:
 
 
 def _changes(now: Comparison) -> Iterator[Comparison]:
-    """Yield the comparison after each possible further change of one side.
+    """Yield one comparison for each change that a cause proposes after the changes so far.
 
-    The same change of values on both sides would cancel out, so the second change is not tried. A cause that drops rows
-    may drop rows from both sides.
+    If a cause has changed the values of one side, it is not applied to the other side, because the two changes would
+    cancel out. A cause that drops rows may be applied to both sides.
     """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):
@@ -61,11 +62,11 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
-    """Return the explanations that hold: changes, or changes and a factor. `tried` has pairs of (a comparison, the
-    comparisons after one more change).
+    """Return the explanations that make both sides equal. An explanation consists of changes, or of changes and a
+    factor. `tried` yields pairs of (a comparison, the comparisons after one more change).
 
-    If `exactly` is True, only changes that make the bits equal count. An explanation with a factor that was estimated
-    from the elements is only reported if nothing else explains the difference.
+    If `exactly` is True, an explanation must make the bits equal. Explanations with a factor that was estimated from
+    the elements are left out if there is any other explanation.
     """
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
@@ -82,8 +83,8 @@ def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: 
 
 # ---------------------------------------------------------------------- tests
 def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
-    """Return the explanation that consists of the changes so far; None unless the sides agree and each change has
-    enough evidence."""
+    """Return the explanation that consists of the changes so far. Return None if the sides do not agree, or if a change
+    has too little evidence."""
     kinds = {d.cause.exact for d in now.chain}
     for exact in (True, False):
         allowed = "never" not in kinds if exact else not exactly and "always" not in kinds
@@ -94,7 +95,7 @@ def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
-    """Return the evidence of the change with the least evidence, or None if that is not enough."""
+    """Return the smallest evidence of any change so far, or None if it is not enough."""
     pairs, least = [(t, p) for t, p in enumerate(now.elements) if p is not None], math.inf
     for k, done in enumerate(now.chain):
         bits = enough((evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs), done.change.cost)
@@ -105,8 +106,8 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
 
 
 def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
-    """Return the explanation that consists of the changes so far and of the findings in `more`. In texts, {a} and {b}
-    replace {x} and {y}."""
+    """Return the explanation that consists of the changes so far and of the findings in `more`. In the texts of the
+    changes, replace {x} and {y} with {a} and {b}."""
     found = []
     for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]
@@ -117,8 +118,8 @@ def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: 
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
-    """Return the distance of each element before the kth change, which is the size of the change. If the change drops
-    or renumbers rows or removes precision, return the |value| of each element instead."""
+    """Return, for each element, how much the kth change modified it. If the change drops or renumbers rows or removes
+    precision, return the |value| of each element instead."""
     cause, which, change, *_ = now.chain[k]
     if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
         final: Array = np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
@@ -132,8 +133,8 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 # ---------------------------------------------------------------------- factors
 def _by_factors(now: Comparison) -> Iterator[Explanation]:
-    """Yield the explanations that end in a factor after the changes so far. Each cause yields at most one explanation
-    for each side, the first that holds."""
+    """Yield the explanations that consist of the changes so far and a factor. For each cause and side, yield only the
+    first explanation that makes both sides equal."""
     for cause in CAUSES.values() if None not in now.elements else ():
         sides = set()
         for f in cause.foretell(now) if cause.foretell else ():
@@ -144,8 +145,8 @@ def _by_factors(now: Comparison) -> Iterator[Explanation]:
 
 
 def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
-    """Return the explanation that consists of the changes so far and a factor. Return None unless the factor fits every
-    row, and each change and the factor have enough evidence."""
+    """Return the explanation that consists of the changes so far and a factor. Return None if the factor does not fit
+    every row, or if the factor or a change has too little evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
         if not ratio > 0 or (fit and not cause.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None

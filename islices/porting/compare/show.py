@@ -1,4 +1,5 @@
-"""Write the text report of a `Difference`, and draw its rows. The picture needs matplotlib (extra `plot`)."""
+"""Write the report of a `Difference` as text, and draw the rows that differ. The picture needs matplotlib (extra
+`plot`)."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ from islices.porting.reports import columns, new_figure
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-#: The number of elements of a row that a line of the report shows.
+#: A line of the report shows at most this many elements of a row.
 IN_LINE = 4
-#: The number of tensors in a report that is not verbose.
+#: A report that is not verbose shows at most this many tensors.
 TENSORS = 2
-#: Kind of row -> (colour, marker, label); {} in the label is the name of the side.
+#: kind of row -> (colour, marker, label); {} in the label stands for the name of the side
 STYLES = {
     "only_a": ("#d55e00", "^", "only in {}: |value|"),
     "only_b": ("#009e73", "v", "only in {}: |value|"),
     "both": ("#0072b2", "o", "in both, different: |difference|"),
 }
-#: The number of tensors in the picture.
+#: The largest number of tensors in the picture.
 PANELS = 12
 
 
 def report(found: Difference, *, verbose: bool = False) -> str:
-    """Return the report as plain text: the verdict, the causes, their fixes, and the differing rows.
+    """Return the report as plain text: the verdict, the causes, the code that fixes them, and the rows that differ.
 
-    If verbose is True, list every tensor with its differing rows.
+    If verbose is True, list every tensor with the rows that differ.
     """
     a, b = found.names
     lines = [_verdict(found)]
@@ -120,7 +121,8 @@ def _why(found: Difference) -> list[str]:
 
 
 def _fixes(found: Difference) -> list[str]:
-    """Return the lines that fix the causes of the first explanation. All causes of an optimizer step share one line."""
+    """Return the lines of code that fix the causes of the first explanation. A single line fixes all causes of an
+    optimizer step."""
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
@@ -162,7 +164,7 @@ def _without_cause(found: Difference) -> list[str]:
 
 # ---------------------------------------------------------------------- the picture
 def draw(found: Difference) -> Any:
-    """Return the picture of a difference. Each of the first twelve tensors that differ has a panel."""
+    """Draw a difference. The picture contains one panel for each of the first twelve tensors that differ."""
     shown = [t for t in found.tensors if not t.equal][:PANELS]
     figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
@@ -176,8 +178,9 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw the largest |difference| of each row of both sides, and the largest |value| of each row of only one side.
-    The logarithmic axis omits zeros and numbers that are not finite."""
+    """Draw one point per row. If both sides have the row, the point shows the largest |difference|. If only one side
+    has the row, the point shows the largest |value|. The axis is logarithmic, so zeros and numbers that are not finite
+    are left out."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

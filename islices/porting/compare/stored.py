@@ -1,7 +1,6 @@
-"""Read a leaf of any framework for comparison: the slots and the coalesced rows, as host arrays.
+"""Read a leaf of any framework into host arrays: its slots, and its rows after duplicates are summed.
 
-The time and memory for a sparse leaf depend on the number of stored rows, not on the size of the table. The time and
-memory for a dense leaf depend on the number of elements.
+For a sparse leaf, time and memory depend on the number of stored rows, not on the size of the table.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from islices.embedding.table import Table
 from islices.norms.exact import Matrix, exact_norms
 
 Array = np.ndarray[Any, Any]
-#: The number of elements in a block. Computing block by block keeps temporary arrays small.
+#: The number of elements in a block. Work in blocks keeps temporary arrays small.
 BLOCK = 1 << 17
 #: Dtypes that only dense tensors may have.
 WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
@@ -32,9 +31,9 @@ WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One tensor of one side. A dense tensor has one slot for each row; a 0-d tensor counts as one row.
+    """One tensor of one side. A dense tensor has one slot per row. A 0-d tensor has one row.
 
-    `values` and `slots` are host arrays, with uint16 for bfloat16.
+    `values` and `slots` are host arrays. Values in bfloat16 are stored as uint16.
     """
 
     name: str
@@ -57,19 +56,19 @@ class Stored:
 
     @lazy_property
     def by_row(self) -> tuple[Array, Array]:
-        """Return (order, starts): the order that sorts the slots by row, and the start of each row's slots in this
-        order. The last item of starts is the number of slots."""
+        """Return (order, starts). `order` sorts the slots by row, and `starts` contains the position of each row's
+        first slot in this order. The last item of `starts` is the number of slots."""
         order, _, starts = group(self.slot_ids)
         return order, starts
 
     @lazy_property
     def counts(self) -> Array:
-        """Return the number of slots of each row, an array of shape (k,)."""
+        """Return an array of shape (k,) with the number of slots of each row."""
         return np.diff(self.by_row[1]) if self.has_duplicates else np.ones(len(self.ids), np.int64)
 
     @property
     def repeated(self) -> Array:
-        """Return the row numbers that have several slots."""
+        """Return the numbers of the rows that have several slots."""
         return self.ids[self.counts > 1]
 
     @lazy_property
@@ -86,12 +85,12 @@ class Stored:
 
     @lazy_property
     def slot_norm(self) -> float | None:
-        """Return the norm of the unsummed slots, or None if there are no duplicates."""
+        """Return the norm of the slots before duplicates are summed, or None if there are no duplicates."""
         return norm_of(self.slots) if self.has_duplicates else None
 
     @lazy_property
     def without_zeros(self) -> Stored:
-        """Return the tensor without its zero rows if it is dense; return a sparse tensor unchanged."""
+        """Return a dense tensor without its rows of zeros. Return a sparse tensor unchanged."""
         if self.sparse or (some := nonzero_rows(self.values)).all():
             return self
         ids, values = self.ids[some], self.values[some]
@@ -99,8 +98,8 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Return a leaf of any framework as host arrays. Errors contain `argument`; raise TypeError if no backend supports
-    the leaf."""
+    """Read a leaf of any framework into host arrays. Raise TypeError if no backend supports the leaf. The message
+    contains `argument`."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else accept(x, argument)
@@ -122,7 +121,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
 
 
 def _is_whole(x: Any) -> bool:
-    """Return True if x is a dense array of a type that slices and norms do not accept, such as a mask or a counter."""
+    """Return True if x is a dense array with a dtype that gradients cannot have, for example a mask or a counter."""
     backend = find_backend(x)
     return (
         backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
@@ -136,19 +135,19 @@ def _ids(indices: Array) -> Array:
 
 # ---------------------------------------------------------------------- host arrays
 def wide(x: Array) -> Array:
-    """Return values as float64. Floats of every type stay exact; integers beyond 2^53 are rounded."""
+    """Return values as float64. Only integers beyond 2^53 are rounded."""
     x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
     return x.astype(np.float64, copy=False)
 
 
 def matrix(x: Array) -> Array:
-    """Return x as a 2-D array, in which each row is a flattened row of the tensor."""
+    """Return x as a 2-D array, with one flattened row of the tensor per row."""
     return x.reshape(len(x), math.prod(x.shape[1:]))
 
 
 def bits_equal(a: Array, b: Array) -> Array:
-    """Return a mask of the equal elements of two arrays with the same type and shape. NaN equals NaN, and -0 equals +0
-    (SPEC, same bits)."""
+    """Compare two arrays of the same dtype and shape, and return a mask of the equal elements. NaN equals NaN, and -0
+    equals +0 (SPEC, same bits)."""
     if a.dtype == np.uint16:
         a, b = bfloat16_to_float32(a), bfloat16_to_float32(b)
     same: Array = a == b
@@ -158,7 +157,7 @@ def bits_equal(a: Array, b: Array) -> Array:
 
 
 def rows_differ(x: Array, y: Array) -> Array:
-    """Return a mask (k,) of the rows that differ between two arrays of the same shape. Compute block by block."""
+    """Compare two arrays of the same shape block by block, and return a mask of shape (k,) of the rows that differ."""
     out = np.zeros(len(x), bool)
     for part in blocks(len(x), x.shape[1:]):
         p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
@@ -167,7 +166,7 @@ def rows_differ(x: Array, y: Array) -> Array:
 
 
 def apart(x: Array, y: Array) -> Array:
-    """Return |x - y|. The result is 0 where both are NaN or the same infinity, and infinite where only one is NaN."""
+    """Return |x - y| for each element: 0 if both are NaN or the same infinity, and infinity if only one is NaN."""
     with np.errstate(invalid="ignore"):
         found = np.abs(x - y)
         if np.isfinite(found.max(initial=0.0)):
@@ -178,22 +177,23 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def row_tops(sizes: Array) -> Array:
-    """Return the largest number of each row, an array of shape (k,). Negative results become 0."""
+    """Return an array of shape (k,) with the largest number of each row, or with 0 if all numbers of the row are
+    negative."""
     tops: Array = matrix(sizes).max(axis=1, initial=0.0)
     return tops
 
 
 def dot(x: Array, y: Array) -> float:
-    """Return the dot product of flat arrays, computed by one thread.
+    """Return the dot product of two flat arrays, computed in one thread.
 
-    The threads of BLAS would wait for each other longer than the computation of a block takes. The number of these
-    threads would also change the order of sums.
+    Several threads of BLAS would wait for each other longer than a block takes to compute. The result would also depend
+    on the number of threads.
     """
     return float(np.einsum("i,i->", x, y))
 
 
 def norm_of(x: Array) -> float:
-    """Return the 2-norm of all elements as a float64, without the last rounding of SPEC clause 7."""
+    """Return the 2-norm of all elements in float64. The last rounding of SPEC clause 7 is left out."""
     x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
         _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)
@@ -201,7 +201,7 @@ def norm_of(x: Array) -> float:
 
 
 def contained(ids: Array, others: Array) -> Array:
-    """Return a mask (k,) of the ids that are also in `others`; both arrays are ascending."""
+    """Return a mask of shape (k,) of the ids that are also in `others`. Both arrays must be ascending."""
     if not len(others):
         return np.zeros(len(ids), bool)
     place = np.searchsorted(others, ids)
@@ -211,8 +211,8 @@ def contained(ids: Array, others: Array) -> Array:
 
 
 def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
-    """Return (row numbers, values of a, values of b) for the rows that both tensors have. Copy nothing if both have the
-    same rows."""
+    """Return (row numbers, values of a, values of b) for the rows that both tensors have. If both tensors have the same
+    rows, nothing is copied."""
     if np.array_equal(a.ids, b.ids):
         return a.ids, a.values, b.values
     in_b = contained(a.ids, b.ids)
@@ -220,8 +220,8 @@ def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return the values for the row numbers `rows`. `part` has the values for the row numbers `ids`; both arrays of row
-    numbers are ascending. Rows that are not in `ids` get `fill`."""
+    """Return the values for the row numbers `rows`. `part` contains the values for the row numbers `ids`. Both `rows`
+    and `ids` must be ascending. Rows that are not in `ids` get the value `fill`."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))
     out[there] = part[np.searchsorted(ids, rows[there])]
@@ -229,7 +229,7 @@ def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
 
 
 def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield slices that divide the rows into blocks; there is at least one slice."""
+    """Yield slices that divide the rows into blocks. Yield at least one slice, even if there are no rows."""
     size = max(1, BLOCK // max(1, math.prod(row_shape)))
     for k in range(0, max(rows, 1), size):
         yield slice(k, min(k + size, rows))

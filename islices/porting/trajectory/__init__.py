@@ -6,7 +6,7 @@ recorder        `Recorder`, which writes a recording
 tensor_names    pairs the tensors of both sides
 distances       computes the distances between two sides
 movements       judges the optimizer step, element by element
-verdict         judges one step up to the first position that rounding does not explain
+verdict         judges one step up to the first difference that rounding does not explain
 trainings       `parity`, which judges step after step, and `Parity`, its result
 explaining      `islices.diff` at the position where the trainings diverge
 parity_report   the report and the picture of a `Parity`

@@ -1,4 +1,5 @@
-"""Describe optimizers as JSON values: the name in `islices.optim`, the semantics and the hyperparameters.
+"""Describe an optimizer as a JSON value, which contains its name in `islices.optim`, its semantics and its
+hyperparameters.
 
 Recordings contain these descriptions.
 
@@ -18,7 +19,7 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """Return the description of an optimizer as a dict of JSON values. If x already is a description, check and copy
+    """Return the description of an optimizer as a dict of JSON values. If x is already a description, check and copy
     it.
 
     Raise TypeError if a hyperparameter of the optimizer is a function or an array. Raise TypeError or ValueError if a
@@ -44,8 +45,9 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Return {name of a tensor, or "" for all tensors: description of the optimizer}, or {} for None. Raise TypeError
-    or ValueError if `given` is invalid."""
+    """Return a dict that maps names of tensors to descriptions of their optimizers. If one optimizer is for all
+    tensors, its key is "". If `given` is None, return an empty dict. Raise TypeError or ValueError if `given` is
+    invalid."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -61,14 +63,14 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(description: Mapping[str, Any]) -> str | None:
-    """Return the name if the description is {"class": name}, which means that `islices.optim` does not have the
-    optimizer; else return None."""
+    """Return the name if a description has the form {"class": name}, else None. Optimizers that `islices.optim` does
+    not have are described in this form."""
     name = description.get("class") if len(description) == 1 else None
     return name if isinstance(name, str) else None
 
 
 def _check(description: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError if no optimizer of `islices.optim` accepts the description."""
+    """Raise TypeError or ValueError unless `islices.optim` can make an optimizer from the description."""
     options = dict(description)
     name = options.pop("name", None)
     if not isinstance(name, str) or name not in RECORDS:

@@ -1,4 +1,4 @@
-"""Compute the distances between two sides at one position, tensor by tensor.
+"""Compute the distance between both sides of each tensor at one position of a step.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.measure`, `islices.porting.compare.rows`,
 `islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
@@ -20,11 +20,11 @@ from islices.porting.trajectory.positions import Leaf, Leaves
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
-    """Return an iterator over blocks (row numbers, rows of x, rows of y), with rows in float64; None if the shapes
-    differ.
+    """Return an iterator over blocks (row numbers, rows of x, rows of y), in which the rows are float64. Return None if
+    the shapes differ.
 
-    Duplicates are summed. A row that only one side stores has zeros on the other side. Rows that are zeros on both
-    sides may be missing.
+    Duplicates are summed first. If only one side stores a row, the row of the other side contains zeros. Rows that
+    contain only zeros on both sides may be left out.
     """
     a, b = (read(leaf, "", "").without_zeros for leaf in (x, y))
     if not same_shape(a.shape, b.shape):
@@ -39,15 +39,15 @@ def values_of(x: Leaf) -> Array:
 
 
 def eps_of(x: Leaf) -> float:
-    """Return the distance from 1 to the next larger number of a leaf's dtype, or 0 if the leaf has whole numbers."""
+    """Return the machine epsilon of a leaf's dtype, or 0 for integers and bools."""
     return eps_of_type(dtype_name(values_of(x).dtype))
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
-    """Return True if two leaves have the same shape and, after duplicates are summed, the same numbers. The dtypes may
-    differ."""
+    """Sum the duplicates of two leaves, and return True if they then have the same shape and the same numbers. The
+    dtypes may differ."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
-        return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # for whole tables, this avoids copies in float64
+        return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # this copies nothing, so it is fast
     pairs = beside(x, y)
     return pairs is not None and not any(apart(p, q).any() for _, p, q in pairs)
 
@@ -63,7 +63,8 @@ def gap(x: Array, y: Array) -> float:
 
 
 def relative(x: Array, y: Array) -> Array:
-    """Return |x - y| / max(|x|, |y|) for each element: 0 where x equals y, and 1 where the quotient is not finite."""
+    """Return |x - y| / max(|x|, |y|) for each element. The result is 0 if x equals y, and 1 if the quotient is not
+    finite."""
     away = apart(x, y)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = away / np.maximum(np.abs(x), np.abs(y))
@@ -72,10 +73,11 @@ def relative(x: Array, y: Array) -> Array:
 
 
 def summed(x: Leaf) -> tuple[Array, Array] | None:
-    """Return (row numbers, relative distances), or None for an array and for slices without duplicates.
+    """Return (row numbers, one relative distance per element) for slices that contain duplicates. Return None for all
+    other leaves.
 
-    Each element has one distance, at most 1: the distance that two orders of summation may cause. Two sums of m terms
-    may differ by (m - 1) eps times the sum of |terms|.
+    The relative distance is the largest that may arise if both sides sum the duplicates in different orders, but at
+    most 1. Two sums of m terms may differ by (m - 1) eps times the sum of |terms|.
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None
@@ -89,10 +91,11 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
 
 
 def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, float]]:
-    """Return {name: (norm of the difference, the larger norm of both sides, the larger eps)} for the tensors that both
-    sides have.
+    """Return a dict with the distance of each tensor that both sides have. The dict maps the tensor's name to (the norm
+    of the difference, the larger of both norms, the larger eps of both dtypes).
 
-    The norms of the sides leave out elements that are not finite. If the shapes differ, the distance is infinite.
+    Elements that are not finite do not count in the norms of the sides. If the shapes differ, the norm of the
+    difference is infinite.
     """
     found, (a, b) = {}, pair
     for name in filter(b.__contains__, a):
@@ -108,7 +111,8 @@ def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, floa
 
 
 def _norm(x: Array) -> float:
-    """Return the 2-norm of all elements. The elements are scaled first, so that no square overflows."""
+    """Return the 2-norm of all elements. The function scales the elements first, so that their squares do not
+    overflow."""
     top = float(np.abs(x).max(initial=0.0))
     if not 0 < top < math.inf:
         return top

@@ -1,5 +1,5 @@
-"""Explain the difference at the position where two trainings diverge: with `islices.diff`, or with `explain_step` for
-an optimizer step.
+"""Explain the difference at the position where two trainings diverge. This module uses `explain_step` for optimizer
+steps, and `islices.diff` for all other positions.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -21,26 +21,27 @@ from islices.porting.trajectory.positions import Leaves, Step, Steps
 
 #: framework -> the semantics of its optimizers
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
-#: The number of other tables to try if no cause is known for the table that uses most of its allowance.
+#: If no cause is found for the table that uses most of its allowance, this many other tables are tried.
 LARGER = 2
-#: The causes of `diff` that tables and states may have, too. The lines that fix these causes apply only to gradients.
+#: The causes of `diff` that tables and states can also have. The lines of code that fix these causes work only for
+#: gradients.
 OF_ARRAYS = ("dtype", "factor", "off_by_one", "rounded", "sign")
-#: position -> the positions of the same step to compare if no cause is known there
+#: position -> the positions of the same step to compare if no cause is found at this position
 OTHERS = {
     "outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
     "state": ("gradients", "clipped"),
 }  # fmt: skip
 
 
-#: The options of `diff` that the caller passes: names and numbers.
+#: The options of `diff` that the caller passed: `names` and numbers such as `batch_size`.
 Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return (the difference at `position`, {other position of the step: the difference there}).
+    """Explain the difference at `position`, and return (that difference, differences at other positions of the step).
 
-    Other positions are compared only if no cause is known at `position`. The dict contains the positions for which a
-    cause is known. `tensor` is the tensor that uses most of its allowance.
+    This function compares other positions only if it finds no cause at `position`. The second result is a dict that
+    contains only the positions for which a cause was found. `tensor` is the tensor that uses most of its allowance.
     """
     found = _position(position, tensor, now, known)
     also = {}
@@ -64,7 +65,7 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
         sides = now.common("state")
         states = _of_arrays(diff(*sides, **known))
         return replace(states, causes=states.causes or _begun(*sides, known["names"]))
-    if position == "clipped":  # the raw gradients agree, so a factor does not come from the loss
+    if position == "clipped":  # the raw gradients agree, so the loss cannot be the origin of a factor
         before = now.a.get("gradients") or now.b.get("gradients")
         return _unmended(diff(*(s.applied for s in now), before=before, **known), ("factor",))
     (x, y), tables = now.common(position), now.a.get("tables")
@@ -73,8 +74,8 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain the difference of tables or states. Compare all tensors together, and use `instead` if `diff` finds no
-    cause. If `instead` is empty as well, compare only `tensor`."""
+    """Explain the difference of tables or states. First compare all tensors together. If `diff` finds no cause, use the
+    explanations in `instead`. If there are none, compare only `tensor`."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -83,8 +84,8 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return the explanation that the states have different initial values. Return () unless, on each side, all
-    differing states consist of one repeated number."""
+    """Return a tuple with the explanation that the states have different initial values. Return an empty tuple unless,
+    on each side, all elements of the differing states are the same number."""
     differing = [(values_of(x), values_of(b[name])) for name, x in a.items() if not same_values(x, b[name])]
     begins = [{number for x in side for number in np.unique(x)[:2].tolist()} for side in zip(*differing, strict=True)]
     if [len(numbers) for numbers in begins] != [1, 1]:
@@ -96,15 +97,15 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return the difference without causes that only gradients can have, such as clipping. If no other cause is left,
-    use `instead`."""
+    """Remove all causes from a difference that only gradients can have, such as clipping. If no cause is left, use the
+    explanations in `instead`."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 
 
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
-    """Return the difference with a mark on the named causes, so that reports show no line that fixes them. Causes of an
-    optimizer step get no mark."""
+    """Mark the causes in `names`, so that reports show no line of code that fixes them. Causes of an optimizer step are
+    not marked."""
 
     def without_fix(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
@@ -117,8 +118,8 @@ def _unmended(found: Difference, names: Collection[str]) -> Difference:
 def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
     """Explain the difference of a table or a state after the step.
 
-    A small tensor, such as a bias of one element, has too few elements to prove a cause. If no cause is known for a
-    table, the tables with the most elements are tried.
+    A small tensor, such as a bias of one element, cannot prove a cause. So if no cause is found for a table, this
+    function tries the tables with the most elements.
     """
     tables = now.a.get("tables")
     name = tensor if tensor in tables else tensor.rpartition(".")[0]
@@ -133,8 +134,8 @@ def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
 
 
 def _steps_of(name: str, now: Steps, known: Known) -> Difference:
-    """Explain the difference of a table after the step. Compare the optimizers of both sides if the inputs of both
-    steps are known, else compare the tables."""
+    """Explain the difference of a table after the step. If the inputs of both steps are recorded, compare the
+    optimizers of both sides; else compare the tables."""
     one, other = (_table_step(s, name) for s in now)
     if one is not None and other is not None:
         return _of_arrays(explain_step(one, other, name, known["names"]))
@@ -143,10 +144,11 @@ def _steps_of(name: str, now: Steps, known: Known) -> Difference:
 
 
 def _table_step(s: Step, name: str) -> TableStep | None:
-    """Return the step of a table, or None if the tables, the gradient or, after step 1, the states are not recorded."""
+    """Return the data of a table's step. Return None if the tables or the gradient are not recorded, or if the step is
+    not the first and its state is not recorded."""
     step = s.table(name)
     if step.before is None or step.after is None or step.gradient is None or (s.number != 1 and "state" not in s.trees):
         return None
-    # there is no state before the first step, or no state at all
+    # before the first step there may be no state, and some optimizers never have one
     state = step.state or {"step": np.array([s.number - 1], np.int32)}
     return replace(step, state=state, optimizer=step.optimizer or {"semantics": OWN.get(s.framework, "")})

@@ -1,8 +1,8 @@
 """Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
-Tables and states change little from step to step. After the first step, a recording omits unchanged tables and states.
-If at most half of the rows of a float table have changed, the recording contains slices with the new values of these
-rows.
+Tables and states change little from step to step. So the file of a later step does not contain tables and states that
+are unchanged. If at most half of the rows of a float table have changed, the file contains only the new values of these
+rows, as slices.
 
 May import: `numpy`, the core, this folder.
 """
@@ -24,7 +24,7 @@ from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import BEFORE, POSITIONS, Leaf, Leaves, Step
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
-#: The positions of tables and states, which persist from step to step.
+#: The positions of tables and states. A recording may omit their values if they are the same as in the step before.
 LASTING = (*BEFORE, *BEFORE.values())
 
 
@@ -34,15 +34,15 @@ def is_folder(x: Any) -> bool:
 
 
 def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """Return [(step number, file)] of a recording, sorted by number."""
+    """Return a list of (step number, file) for the steps of a recording, sorted by step number."""
     found = ((FILE.fullmatch(path.name), path) for path in Path(folder).iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
 # ---------------------------------------------------------------------- writing
 def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
-    """Write a step, completely or not at all. Return the latest tables and states; the next call needs them as
-    `last`."""
+    """Write a step to its file. The file is complete or absent. Return the latest tables and states, which the next
+    call needs as `last`."""
     trees: dict[str, Leaves] = {}
     now = dict(last)
     for position, leaves in step.trees.items():
@@ -62,9 +62,9 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """Return the part of a leaf to write: None if the leaf has not changed, else the leaf or slices.
+    """Return the part of a leaf that must be written: None if the leaf has not changed, else the whole leaf or slices.
 
-    Slices contain the changed rows of a float table, if at most half of the rows have changed.
+    If at most half of the rows of a float table have changed, the result is slices with these rows.
     """
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
@@ -83,7 +83,7 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
 def read_folder(folder: Any, argument: str) -> Iterator[Step]:
     """Return an iterator over the steps of a recording.
 
-    Raise FileNotFoundError if there is no folder, and ValueError if the folder contains no step.
+    Raise FileNotFoundError if the folder does not exist, and ValueError if it contains no step.
     """
     path = Path(os.fsdecode(folder))
     if not path.is_dir():
@@ -114,8 +114,8 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
 
 
 def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
-    """Return the known arrays after a step. Slices in `leaves` replace rows of a known array; arrays replace a whole
-    array."""
+    """Return the arrays after a step. Slices in `leaves` replace only some rows of the array in `known`; arrays in
+    `leaves` replace the whole array."""
     out = dict(known)
     for name, x in leaves.items():
         if isinstance(x, IndexedSlices):

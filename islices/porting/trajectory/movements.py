@@ -1,13 +1,13 @@
 """Judge the tables and states after an optimizer step, element by element.
 
-A movement is the change of an element by a step. The allowance limits the distance between the two sides' movements of
-an element. Let R be the tensor's largest movement so far. After k steps, the allowance is (`ROUNDINGS` + k) eps R, plus
-the rounding of the table, plus 2 r R, plus the distance of the element before the step. Here r is the relative distance
-between the two sides' inputs of that element's step, which are gradients and states. If a gradient has cancelled, r is
-near 1. At such elements Adagrad and Adam take full steps in the direction of a rounding error. Two such steps differ by
-at most 2 R, which is within the allowance.
+A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
+allowance. Let R be the largest movement of any element of the tensor so far. After k steps, the allowance is the sum of
+(`ROUNDINGS` + k) eps R, the rounding of the table, 2 r R, and the distance of the element before the step. Here r is
+the relative distance between the inputs of the step on both sides; the inputs are the gradient and the states. If the
+terms of a gradient have cancelled, r is near 1. At such an element, Adagrad and Adam make a full step in the direction
+of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them.
 
-`Past` stores the contribution of earlier steps to the allowance.
+`Past` stores the numbers of earlier steps on which the allowance depends.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -28,32 +28,33 @@ from islices.porting.trajectory.distances import beside, eps_of, gap, relative, 
 from islices.porting.trajectory.positions import Steps
 
 Pair = tuple[Array, Array]
-#: A function from row numbers to the relative distance between both sides' gradients and states, for each element.
+#: A function that gets row numbers, and returns the relative distance between both sides' gradients and states for each
+#: element.
 Inputs = Callable[[Array], Array]
-#: The difference, in eps of a movement, that two computations of the same formula may have.
+#: Two computations of the same formula may differ by this many eps of a movement.
 ROUNDINGS = 64.0
-#: The beta2 (the decay of running means of squares) to assume if no description has one.
+#: The beta2 to assume if no description contains one. beta2 is the decay rate of running means of squares.
 BETA2 = 0.999
 
 
 @dataclass(frozen=True)
 class Found:
-    """The distance found at one position.
+    """The distance of both sides at one position.
 
     Attributes
     ----------
     apart : float
         The distance of the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and tables
-        between steps, the distance is relative to the tensor's norm. For clipped gradients, `apart` is the distance of
-        all tensors together, relative to the norm of all tensors; without raw gradients, that of one tensor. For the
-        batch and the start, `apart` is the norm of the difference. For steps and states, `apart` is the distance in one
-        element.
+        between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that of all
+        tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped gradients count
+        like gradients. For the batch and the start, the distance is the norm of the difference. For steps and states,
+        the distance is that of one element.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
         The tensor's name.
     judged : bool
-        False if the tables are already so far apart that a distance proves nothing.
+        False if the tables are already so far apart that no distance would prove anything.
     """
 
     apart: float
@@ -63,22 +64,23 @@ class Found:
 
     @property
     def share(self) -> float:
-        """Return apart / allowed: 0 if the sides are equal, infinite if they differ and no distance is allowed.
-        Rounding does not explain a share above 1."""
+        """Return apart / allowed. The share is 0 if the sides are equal, and infinite if they differ although no
+        distance is allowed. If the share is above 1, rounding does not explain the distance."""
         if not self.apart:
             return 0.0
         return self.apart / self.allowed if self.allowed else math.inf
 
 
 def furthest(found: Iterable[Found]) -> Found:
-    """Return the `Found` with the largest share, or a `Found` with the distance 0 if there is none."""
+    """Return the `Found` with the largest share. If `found` is empty, return a `Found` with the distance 0."""
     return max(found, key=lambda one: one.share, default=Found(0.0, 0.0, ""))
 
 
 # ---------------------------------------------------------------------- what earlier steps leave
 @dataclass(frozen=True, eq=False)
 class MovingRows:
-    """One number for each element of the rows `ids` (ascending), and 0 for the elements of all other rows."""
+    """A table of numbers that stores only some rows. The elements of all other rows are 0. The row numbers `ids` are
+    ascending."""
 
     ids: Array
     values: Array
@@ -88,14 +90,14 @@ class MovingRows:
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return one object with the rows of both. The function `by` combines the two values of each element."""
+        """Return an object that contains the rows of both. The function `by` combines both values of each element."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
 
 @dataclass(eq=False)
 class Past:
-    """A summary of the steps so far.
+    """The facts about earlier steps on which the allowance depends.
 
     Attributes
     ----------
@@ -104,10 +106,10 @@ class Past:
     count : int
         The number of steps.
     reach : dict of str to float
-        The largest change of an element by a step so far, for each table.
+        For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
-        The relative distance between the two sides' gradients of each table: in the last step if both sides have a
-        common state, else the maximum over all steps so far.
+        For each table, the relative distance between both sides' gradients. If both sides record the same arrays of the
+        optimizer's state, only the last step counts. Otherwise, this is the maximum over all steps.
     """
 
     last: Steps | None = None
@@ -125,8 +127,8 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield (name, step of a, step of b) for each table that both sides have before and after the step with the same
-    shape. Each table gets at least one axis."""
+    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. All four
+    arrays must have the same shape. A 0-d table becomes a 1-d array."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]
@@ -136,8 +138,8 @@ def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
 
 
 def _gradients_apart(x: TableStep, y: TableStep) -> MovingRows:
-    """Return the relative distances between the two sides' gradients of a table, plus the distances that different
-    orders of summing duplicates may cause."""
+    """Return the relative distances between both sides' gradients of a table. These distances include the effect of
+    different orders in which the sides may sum duplicates."""
     found = none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *x.before.shape[1:])))
     gradients = [s.gradient for s in (x, y) if s.gradient is not None]
     if parts := [(ids, relative(p, q)) for ids, p, q in (len(gradients) == 2 and beside(*gradients)) or ()]:
@@ -157,8 +159,8 @@ def _common_states(x: TableStep, y: TableStep) -> list[Pair]:
 
 # ---------------------------------------------------------------------- one step
 def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
-    """Yield ("step", the distance of the tables after a step), then ("state", the distance of the states). `past`
-    already includes the step."""
+    """Yield ("step", the distance of the tables after a step), then ("state", the distance of the states). The caller
+    has already added the step to `past`."""
     if any(position not in s.trees for s in now for position in ("tables", "tables_after")):
         return
     known = all(s.applied for s in now)
@@ -173,8 +175,8 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
-    """Return a function from row numbers to the relative distance of each element's inputs: the largest distance of the
-    gradients and of the states."""
+    """Return a function that gets row numbers, and returns the relative distance of the inputs for each element. The
+    distance of the inputs is the largest distance of the gradients and the states."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 
@@ -230,7 +232,8 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Return the distance at the element whose movements on both sides use most of the allowance.
+    """Find the element whose movements on both sides use most of the allowance, and return the distance of these
+    movements.
 
     The allowance includes the distance of the sides before the step.
     """

@@ -1,4 +1,5 @@
-"""Write the text report of a `Parity`, and draw its losses and distances. The picture needs matplotlib (extra `plot`).
+"""Write the report of a `Parity` as text, and draw its losses and distances. The picture needs matplotlib (extra
+`plot`).
 
 May import: `islices.porting.reports`, this folder.
 """
@@ -22,14 +23,14 @@ TITLES = {
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
-#: position -> advice if no cause is known at this position or another position of the step
+#: position -> advice to print if no cause is found at this position or at another position of the step
 HINTS = {
     "batch": "hand both sides the same samples in one order: from a file, not shuffled",
     "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
     "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
     "outputs": "batch and tables agree: the forward pass is another",
 }  # fmt: skip
-#: The positions whose distances are drawn, if both sides have the position.
+#: The positions whose distances are drawn if both sides have recorded them.
 DRAWN = ("outputs", "gradients", "clipped")
 
 
@@ -80,8 +81,8 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """Return the lines of a table with one line per position: the distance that uses most of its allowance, and the
-    share of the allowance."""
+    """Return the lines of a table. Each line shows, for one position, the distance that uses most of its allowance, and
+    the share of the allowance that it uses."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:
         steps = [s for s in found.steps if position in s.positions]
@@ -109,7 +110,6 @@ def _unjudged(found: Parity) -> list[str]:
 
 # ---------------------------------------------------------------------- the picture
 def draw(found: Parity) -> Any:
-    """Return the picture as a matplotlib figure."""
     figure = new_figure(12.4, 4.8)
     losses, gaps = figure.subplots(1, 2)
     steps = [s.step for s in found.steps]

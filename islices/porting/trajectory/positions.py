@@ -1,4 +1,5 @@
-"""Define `Step`, one step of a training for comparison: copies of its arrays on the host, by position.
+"""Define `Step`, one recorded step of a training. A `Step` contains copies of the step's arrays on the host, sorted by
+position.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.steps.side`,
 `islices.porting.trajectory.descriptions`.
@@ -30,17 +31,17 @@ POSITIONS = (
 )  # fmt: skip
 #: position after a step -> the position of the same arrays before the next step
 BEFORE = {"tables_after": "tables", "state_after": "state"}
-#: The keys of a step that are not positions.
+#: The keys that a step may contain in addition to the positions.
 BESIDE = ("step", "optimizer")
 
 
 @dataclass
 class Step:
-    """A step of one side.
+    """One step of one side.
 
-    `number` counts from 1. `trees` maps each position to its leaves by name, without leaves that are None. `optimizers`
-    maps the name of a tensor, or "" for all tensors, to the description of its optimizer. `framework` is the name of
-    the side's framework, or "".
+    The first step has the number 1. `trees` maps each position to a dict of its leaves by name, without leaves that are
+    None. `optimizers` maps the name of a tensor to the description of its optimizer; the key "" stands for all tensors.
+    `framework` is the name of the side's framework, or "" if it is unknown.
     """
 
     number: int
@@ -53,13 +54,13 @@ class Step:
 
     @property
     def applied(self) -> Leaves:
-        """Return the gradients that the optimizer applies: the clipped gradient of a tensor if it is recorded, else the
-        raw gradient."""
+        """Return the gradients that the optimizer gets: for each tensor, the clipped gradient if it is recorded, else
+        the raw gradient."""
         return {**self.get("gradients"), **self.get("clipped")}
 
     def table(self, name: str) -> TableStep:
-        """Return the step of one table. A table or gradient that is not recorded is None; a state that is not recorded
-        is {}."""
+        """Return the data of one table's step. If a table or gradient is not recorded, it is None; if a state is not
+        recorded, it is an empty dict."""
         start = f"{name}."
         state, after = (
             {key.removeprefix(start): x for key, x in self.get(position).items() if key.startswith(start)}
@@ -71,19 +72,19 @@ class Step:
 
 
 class Steps(NamedTuple):
-    """One step of both sides, in which the tensors of b are renamed to the names in a."""
+    """One step of both sides. The tensors of b have been renamed, so that they have the same names as in a."""
 
     a: Step
     b: Step
 
     def common(self, position: str) -> tuple[Leaves, Leaves]:
-        """Return the leaves of both sides at a position, without names that only one side has."""
+        """Return both sides' leaves at a position. Leaves that only one side has are left out."""
         x, y = self.a.get(position), self.b.get(position)
         return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
 
 
 def _as_host(x: Any, argument: str) -> Leaf:
-    """Return a copy of a leaf of any framework: a host array, or slices that contain host arrays."""
+    """Copy a leaf of any framework to the host. The result is a host array, or slices that contain host arrays."""
     if isinstance(x, Table):
         x = x.weights
     if (is_real(x) or isinstance(x, (bool, np.bool_))) and find_backend(x) is None:
@@ -109,9 +110,10 @@ def host_leaves(tree: Any, argument: str) -> Leaves:
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:
-    """Return one step of a user's iterator. The step gets `number` unless it contains a number.
+    """Check and copy one step of a user's iterator. If the step does not contain its number, it gets `number`.
 
-    Raise TypeError if the step is not a mapping of positions, and ValueError if a position or the number is invalid.
+    Raise TypeError if the step is not a mapping of positions or if a leaf cannot be read. Raise ValueError if a
+    position or the number is invalid.
     """
     if isinstance(given, Step):
         return given

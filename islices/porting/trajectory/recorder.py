@@ -1,4 +1,4 @@
-"""Define `Recorder`, which writes the steps of a training into files for `parity`.
+"""Define `Recorder`, which writes the steps of a training to files for `parity`.
 
 May import: the core, this folder.
 """
@@ -19,20 +19,21 @@ from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_l
 
 
 class Recorder:
-    """A writer of a training's steps into a folder, one file per step, for `islices.parity`.
+    """A recorder that writes each step of a training to a file in a folder. `islices.parity` compares two such folders.
 
     Parameters
     ----------
     folder : str or path
-        The folder for the files; the folder is made if it does not exist.
+        The folder for the files. If the folder does not exist, the recorder creates it.
     every : int
-        Record step 1 and each step whose number is a multiple of `every`. Other steps are counted but not written.
+        The recorder writes step 1 and each step whose number is a multiple of `every`. All other steps are counted but
+        not written.
     overwrite : bool
-        True deletes the steps that the folder already contains. With False, a folder that contains steps raises
-        ValueError.
+        If True, delete the steps that the folder already contains. If False, raise ValueError if the folder already
+        contains steps.
     metadata : mapping of str to str, optional
-        Further texts to write into each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
-        ``batch_size`` and ``tokens``.
+        Texts that are also written to each file. The commands `islices parity` and `islices diff` read the options
+        ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` from them.
 
     Raises
     ------
@@ -41,11 +42,11 @@ class Recorder:
 
     Notes
     -----
-    Three integrations call a recorder automatically: `islices.backends.torch.TorchRecorder` with hooks of model and
-    optimizer, the callback `islices.backends.keras.KerasRecorder`, and `islices.backends.jax.optax.recorded`. With
-    ``every=1``, a file after the first omits unchanged tables and states. If at most half of the rows of a float table
-    have changed, the file contains only these rows. Each file is complete or absent (SPEC clause 21). SPEC clause 23
-    defines recordings.
+    Three integrations call a recorder automatically. `islices.backends.torch.TorchRecorder` adds hooks to the model and
+    the optimizer, `islices.backends.keras.KerasRecorder` is a callback, and `islices.backends.jax.optax.recorded` wraps
+    an optimizer. With ``every=1``, all files but the first omit tables and states that are unchanged. If at most half
+    of the rows of a float table have changed, the file contains only these rows. Each file is complete or absent (SPEC
+    clause 21). SPEC clause 23 defines recordings.
 
     Examples
     --------
@@ -59,7 +60,8 @@ class Recorder:
     True
     """
 
-    #: The name of the recorded framework, which `parity` needs for the line that fixes a difference; "" if unknown.
+    #: The name of the framework that is recorded, or "" if it is unknown. `parity` needs the name to show the line of
+    #: code that fixes a difference.
     framework: str = ""
 
     def __init__(
@@ -98,21 +100,21 @@ class Recorder:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Discard the positions that were added but not written."""
+        """Discard positions that `add` has stored and `step` has not written."""
         self._pending = {}
 
     @property
     def wanted(self) -> bool:
-        """Return True if the current step will be written. If not, you need not compute values for the step."""
+        """Return True if the recorder will write the current step. If not, you need not compute values for the step."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
-        """Add positions of the current step before the step ends; `step` writes them.
+        """Store some positions of the current step before the step ends. `step` writes them.
 
         Parameters
         ----------
         **positions
-            The same positions as for `step`. The values are copied at once.
+            The same positions as for `step`. The recorder copies their values immediately.
 
         Raises
         ------
@@ -128,19 +130,19 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """Write a step with the positions from `add` and these positions, and begin the next step.
+        """Write the positions that `add` has stored and these positions, and begin the next step.
 
         Parameters
         ----------
         **positions
-            Trees: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. Positions are
-            ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the step),
-            ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a dict
-            {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next step,
-            so recording one of the two is enough. ``optimizer`` is a description, {"name": "adam", "semantics":
-            "torch", "lr": 1e-3, ...}, or a dict from tensors' names to descriptions. `parity` uses the description to
-            explain steps. For an optimizer that `islices.optim` does not have, the description is {"class": "its
-            name"}.
+            Trees, that is arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. The
+            positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
+            step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
+            dict {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next
+            step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to
+            explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from
+            tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
+            {"class": "its name"}.
 
         Raises
         ------
@@ -153,7 +155,7 @@ class Recorder:
             return
         step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
-            self._last = {}  # the steps in between are not recorded
+            self._last = {}  # some steps since the last file were not written, so this file must be complete
         self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}

@@ -1,7 +1,7 @@
 """Pair the tensors of both sides at the first step, and rename the tensors in every step of the second side.
 
-Frameworks also use different layouts for the weights of a dense layer, (in, out) or (out, in). If the second side's
-tensor is transposed at the first step, this module transposes it in every step. So the layout does not count as a
+Frameworks store the weights of a dense layer in different layouts, (in, out) or (out, in). If a tensor of the second
+side is transposed at the first step, this module transposes it in every step. So the layout does not count as a
 difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
@@ -19,16 +19,17 @@ from islices.core.slices import shape_of
 from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
-#: The positions whose leaves have the name of a table, some with a suffix.
+#: The positions whose leaves are named after a table.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
-#: The positions of `NAMED` whose leaves have a suffix: a dot and the name of the state's array.
+#: The positions whose leaves have the name of a table, a dot and the name of the state's array.
 NESTED = ("state", "state_after")
 
 
 @dataclass
 class Pairing:
-    """The pairs of two sides' tensors. `names` maps names in b to names in a. `transposed` has the names in a of
-    tensors that are transposed in b. `only_a` and `only_b` are the names of the unpaired tensors."""
+    """The result of pairing both sides' tensors. `names` maps the names in b to the names in a. `transposed` contains
+    the tensors that are transposed in b, with their names in a. `only_a` and `only_b` contain the names of tensors
+    without a partner."""
 
     names: dict[str, str] = field(default_factory=dict)
     transposed: frozenset[str] = frozenset()
@@ -36,8 +37,8 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """Return a step of b with the names and layouts of a. `other` is the same step of a; the leaves of b's batch,
-        outputs and loss are paired with the leaves of `other`."""
+        """Return a step of b with the names and layouts of a. `other`, the same step of a, is needed to pair the leaves
+        of the batch, the outputs and the loss."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -59,24 +60,24 @@ class Pairing:
 
 
 def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
-    """Split the name of a state's array into (the longest name in `tensors` that fits, the rest, which begins with a
-    dot). If no name fits, the rest is ""."""
+    """Split the name of a state's array into (name of the tensor, rest). The tensor is the longest name in `tensors`
+    with which the array's name begins, and the rest begins with a dot. If no tensor fits, return (`name`, "")."""
     found = [t for t in tensors if name.startswith(f"{t}.")]
     tensor = max(found, key=len, default=name)
     return tensor, name[len(tensor) :]
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Return the leaves of a batch, outputs or loss with names of `others`. If no name is common, each leaf gets the
-    name of the first unused leaf with the same shape. The shapes are compared without axes of length one."""
+    """Rename the leaves of a batch, outputs or loss to the names of `others`. If no name is common, each leaf gets the
+    name of the first unused leaf of the same shape. Axes of length one do not count as part of the shape."""
     alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
     names = {name: alike.get(name, name) for name in leaves}
     return {new: _shaped(leaves[name], others.get(new)) for name, new in names.items()}
 
 
 def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) -> dict[str, str]:
-    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` that fits the
-    first rule; if none fits, the next rule is tried."""
+    """Pair leaves, and return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left`
+    for which the first rule returns True. If there is none, the next rule applies."""
     free, names = dict(left), {}
     for q, y in right.items():
         match = next((p for fits in rules for p, x in free.items() if fits(x, y)), None)
@@ -87,14 +88,13 @@ def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) 
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
-    """Return the shape without axes of length one, because only some frameworks add axes of length one to scores and
-    losses."""
+    """Return the shape without axes of length one. Some frameworks add such axes to scores and losses."""
     return tuple(n for n in shape_of(x) if n != 1)
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """Return an array with the shape of the other side's array if the shapes differ only in axes of length one, else
-    the leaf unchanged."""
+    """Reshape x to the shape of the other side's array, if the shapes differ only in axes of length one. Else return x
+    unchanged."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
@@ -102,7 +102,8 @@ def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
 
 # ---------------------------------------------------------------------- settled at the first step
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
-    """Pair the tensors of the first steps of both sides: by `pair`, by name, or by shape if no name is common.
+    """Pair the tensors in the first steps of both sides: first by `pair`, then by equal names. If the sides have no
+    name in common, pair the remaining tensors by shape.
 
     Raise TypeError or ValueError if `pair` is invalid, and ValueError if no tensors match.
     """
@@ -126,7 +127,7 @@ def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
 
 
 def _tensors(step: Step) -> Leaves:
-    """Return the tensors of a side: the tables, or the gradients if there are no tables."""
+    """Return the tensors of a side: the tables, or the gradients if the step contains no tables."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
         if leaves := step.get(position):
             return leaves
@@ -134,8 +135,8 @@ def _tensors(step: Step) -> Leaves:
 
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
-    """Return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left` with the same
-    shape, or else with the transposed shape."""
+    """Pair leaves by shape, and return {name in right: name in left}. Each leaf of `right` gets the first unused leaf
+    of `left` with the same shape or, if there is none, with the transposed shape."""
     return _matched(
         left, right, lambda x, y: shape_of(x) == shape_of(y),
         lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],

@@ -1,4 +1,5 @@
-"""Define `parity`, which compares two trainings step by step until rounding no longer explains a difference.
+"""Define `parity`, which compares two trainings step by step, and stops at the first difference that rounding does not
+explain.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -28,23 +29,23 @@ from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """The position where two trainings diverge, and the reason.
+    """The position at which two trainings diverge, and the causes.
 
     Attributes
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain. All earlier positions agree.
+        The first position where rounding does not explain the difference. All earlier positions agree.
     tensor : str
-        The tensor that exceeds its allowance most.
+        The name of the tensor that exceeds its allowance most.
     apart, allowed : float
-        The distance of the sides, and the distance that rounding may cause (see
+        The distance of the sides, and the largest distance that rounding may cause (see
         `islices.porting.trajectory.movements.Found`).
     difference : Difference
-        The difference of both sides at the position, with the causes.
+        The difference of both sides at the position, with its causes.
     also : dict of str to Difference
-        The differences at other positions of the step for which a cause is known. The dict is empty if a cause is known
-        for this position.
+        Differences at other positions of the step for which a cause is known. If a cause is known at this position, the
+        dict is empty.
     """
 
     step: int
@@ -58,27 +59,27 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Parity(Reported):
-    """The result of `parity`; str() is the report.
+    """The result of `parity`. str() returns the report.
 
     Attributes
     ----------
     equal : bool
-        True if rounding explains the distance at every judged position of every step.
+        True if rounding explains the differences at all judged positions of all steps.
     stop : Stop or None
-        The position where the trainings diverge; None if `equal` is True.
+        The position at which the trainings diverge, or None if `equal` is True.
     steps : tuple of Verdict
-        One verdict for each compared step. The last verdict is of the last compared step, within which the comparison
-        may have stopped.
+        One verdict per compared step. If the trainings diverge, the last verdict contains only the positions up to the
+        divergence.
     same_bits : int
-        The number of steps, counted from the first, in which all values that exist on both sides have the same bits.
+        The number of steps, from the first on, in which all values that exist on both sides have the same bits.
     names : (str, str)
         The names of the sides.
     pairs : dict of str to str
-        A mapping of tensor names in a to names in b.
+        A mapping from the tensors' names in a to their names in b.
     transposed : tuple of str
-        The tensors that are transposed in b.
+        The tensors that b stores in transposed form, with their names in a.
     notes : tuple of str
-        Remarks, such as the names of tensors that only one side has.
+        Remarks for the reader, such as the names of tensors that only one side has.
     """
 
     equal: bool
@@ -91,7 +92,7 @@ class Parity(Reported):
 
     @property
     def same_bits(self) -> int:
-        """Return the number of steps, counted from the first, that agree to the bit."""
+        """Return the number of steps, from the first on, that agree to the bit."""
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
@@ -104,7 +105,7 @@ class Parity(Reported):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields by name and `same_bits`, as a dict that json.dumps accepts."""
+        """Return a dict that json.dumps accepts. The dict contains the fields by name, and `same_bits`."""
         return {**super().to_json(), "same_bits": self.same_bits}
 
     def _figure(self) -> Any:
@@ -130,16 +131,16 @@ def parity(
     ----------
     a, b : folder, or iterable of steps
         A folder that `Recorder` wrote, a folder with files step-1.safetensors ... that `islices.save` wrote, or an
-        iterable of steps. A step is a dict with the positions of `Recorder.step`, and optionally its number ``step``
-        and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``, ``gradients``,
-        ``clipped``, ``tables_after`` and ``state_after``. The first step needs gradients or tables.
+        iterable of steps. A step is a dict whose keys are positions of `Recorder.step`: ``batch``, ``tables``,
+        ``state``, ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A step may
+        also contain its number ``step``, and ``optimizer``. The first step must contain gradients or tables.
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        The optimizer of the tables, or a dict from tensors' names to optimizers. `parity` uses the optimizer to explain
-        steps. By default, `parity` reads the optimizers from the recordings.
+        The optimizer of the tables, or a dict from tensors' names to optimizers. Pass a pair if the sides differ.
+        `parity` uses the optimizers to explain steps. By default, `parity` reads the optimizers from the recordings.
     pair : mapping of str to str, optional
-        A mapping of names in a to names in b, for tensors with different names.
+        A mapping from names in a to names in b, for tensors that have different names.
     ignore : sequence of str
         Positions to skip, from "batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step" and
         "state".
@@ -159,10 +160,11 @@ def parity(
 
     Notes
     -----
-    The comparison judges the positions of each step in order, and stops at the first position that rounding does not
-    explain. The positions are the batch, the tables and states at the start, outputs, loss, gradients, clipped
-    gradients, tables after the step, and states. After the first step, the comparison judges changes of tables between
-    two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23, docs/parity.md).
+    `parity` judges the positions of each step in this order: the batch, the tables and states at the start, outputs,
+    loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops at the
+    first position where rounding does not explain the difference. In later steps, `parity` judges changes of tables
+    between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
+    docs/parity.md).
 
     Examples
     --------
@@ -184,7 +186,7 @@ def parity(
     known: Known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
-    # raises now, not at the step where the comparison stops
+    # raise errors now, not only when the trainings diverge
     diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)
     two = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer, optimizer)
     if len(two) != 2:
@@ -234,8 +236,8 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield the steps, and fill in missing tables and states: the values after a step are the values before the next
-    step."""
+    """Yield the steps with missing tables and states filled in. The values after a step are also the values before the
+    next step."""
     held: Step | None = None
     for step in steps:
         if held is not None:
@@ -252,8 +254,8 @@ def _linked(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
-    """Yield pairs of steps with the same number. Skip steps that only one side has, and add remarks about these steps
-    to `notes`."""
+    """Yield pairs of steps with the same number. Skip steps that only one side has, and add a remark about them to
+    `notes`."""
     skipped = 0
     x, y = next(a, None), next(b, None)
     while x is not None and y is not None:

@@ -1,12 +1,13 @@
-"""Judge one step of two sides, position by position, up to the first position that rounding does not explain.
+"""Judge one step of two sides, position by position, up to the first difference that rounding does not explain.
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). A tensor may also
-differ by `FLOOR` eps of the norm of all tensors at that position. If rounding has changed the tables, outputs, loss and
-gradients differ as well. The allowance for these positions includes `GROWTH` times the relative distance of the tables,
-over the rows in the step's gradients. If this part exceeds `MOST_SLACK`, the position is no longer judged.
+functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm, as in `diff` (SPEC clause 22). In addition, a
+tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed the tables,
+the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH` times the
+relative distance of the tables. For this distance, only the rows in the step's gradients count. If this part of the
+allowance exceeds `MOST_SLACK`, the position is no longer judged.
 
-**Clipping** is a projection: in the 2-norm, clipping does not increase the distance between two gradients.
+**Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 
 `islices.porting.trajectory.movements` judges the tables and states after the step. SPEC clause 23 defines all
 allowances.
@@ -28,14 +29,14 @@ from islices.porting.trajectory.distances import distances, eps_of, gap, same_va
 from islices.porting.trajectory.movements import Found, Past, furthest, movements
 from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, Steps
 
-#: The positions in the order in which they are judged, which is the order of a training.
+#: The positions in the order in which they are judged. This is the order in which a training computes them.
 ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
 
-#: The allowance for two models that compute in different orders, in eps of a tensor's norm.
+#: The allowance for two models that compute in different orders, as a multiple of eps times the tensor's norm.
 ARITHMETIC = 256.0
-#: The further allowance in eps of the norm of all tensors at one position.
+#: An additional allowance, as a multiple of eps times the norm of all tensors at the position.
 FLOOR = 8.0
-#: The factor by which the relative distance of outputs and gradients may exceed the relative distance of the tables.
+#: The relative distance of outputs and gradients may be larger than that of the tables by this factor.
 GROWTH = 1024.0
 
 
@@ -47,18 +48,19 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distances, in the order of the judgement. A position that exceeds its allowance is the last entry.
+        The distance at each position, in the order in which they were judged. If a position exceeds its allowance, it
+        is the last one.
     gap : float
-        The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
+        The largest absolute difference between elements of the tables after the step, or NaN if a side has no tables.
     drift : float
-        The distance of the tables before the step, relative to their norm. For a table with sparse gradients, only the
+        The distance of the tables before the step, relative to their norm. If a table has sparse gradients, only the
         rows in the gradients count.
     loss : (float, float)
-        The losses of both sides; NaN if a side has no loss.
+        The losses of both sides. The loss is NaN if a side did not record it.
     same_bits : bool
         True if all values that exist on both sides have the same bits.
     stop : str or None
-        The position that rounding does not explain.
+        The position where rounding does not explain the difference, or None if there is no such position.
     """
 
     step: int
@@ -71,8 +73,8 @@ class Verdict:
 
 
 def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
-    """Judge a step in which the tensors of b have the names of the tensors of a. Add the step to `past`, and remarks to
-    `notes`."""
+    """Judge a step, and return the verdict. The tensors of b must already have the names of the tensors of a. Add the
+    step to `past`, and remarks for the report to `notes`."""
     pairs = (now.common(position) for position in now.a.trees)
     same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
     verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
@@ -106,14 +108,14 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Return the `Found` of the tensor that uses most of its allowance: `factor` times the 2-norm times eps of the less
-    precise dtype."""
+    """Return the `Found` of the tensor that uses most of its allowance. The allowance is `factor` times the tensor's
+    2-norm times the larger eps of both dtypes."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between two consecutive steps; return None if there are none. The allowance
-    depends on the distance of these tables after the first step."""
+    """Judge the tables that a side changed between two consecutive steps. Return None if no table was changed. The
+    allowance depends on the distance of these tables after the first of the two steps."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []
@@ -134,7 +136,7 @@ def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
 
 def _drift(now: Steps) -> float:
     """Return the relative distance of the tables before a step. If both gradients of a table are sparse, only the rows
-    of the gradients count."""
+    in these gradients count."""
     before: tuple[Leaves, Leaves] = {}, {}
     for name, *tables in _tables(*now.common("tables")):
         applied = [s.applied.get(name) for s in now]
@@ -146,14 +148,14 @@ def _drift(now: Steps) -> float:
 
 
 def _together(found: Mapping[str, tuple[float, float, float]]) -> tuple[float, float]:
-    """Return (distance, norm) of all tensors together, from the distance and norm of each tensor."""
+    """Combine the distances and norms of single tensors, and return (distance, norm) of all tensors together."""
     apart, size = (math.hypot(*(x[k] for x in found.values())) for k in (0, 1))
     return apart, size
 
 
 def _tables(a: Leaves, b: Leaves) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (name, array of a, array of b) for all arrays with the same name and shape. Each array gets at least one
-    axis."""
+    """Yield (name, array of a, array of b) for all arrays with the same name and shape. A 0-d array becomes a 1-d
+    array."""
     for name, x in a.items():
         y = b[name]
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape:
@@ -165,15 +167,15 @@ def _gap(now: Steps) -> float:
 
 
 def _coarsest(now: Steps) -> float:
-    """Return the largest eps of a step's outputs, gradients and tables. The loss is judged with this eps, because a
-    float32 loss may be recorded as a Python float."""
+    """Return the largest eps among the dtypes of a step's outputs, gradients and tables. The loss is judged with at
+    least this eps, because a float32 loss may be recorded as a Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 
 
 def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
-    """Judge values that were computed from tables whose relative distance is `drift`. `least` is the smallest eps to
-    use."""
+    """Judge values that were computed from tables. `drift` is the relative distance of these tables. Dtypes with an eps
+    below `least` are treated as if their eps were `least`."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
     total = _together(known)[1]
     found = furthest(
@@ -188,8 +190,8 @@ def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> F
 
 
 def _clipped(raw: tuple[Leaves, Leaves], clipped: tuple[Leaves, Leaves], drift: float) -> Found:
-    """Judge the clipped gradients. Except for rounding, all clipped tensors together must not be further apart than the
-    raw tensors. Without raw gradients, judge each tensor by its norm."""
+    """Judge the clipped gradients. All clipped tensors together must not be further apart than the raw tensors, except
+    for rounding. If there are no raw gradients, judge each tensor by its norm."""
     before, after = distances(raw), distances(clipped)
     if not before or not after:
         return _by_norm(clipped, drift)

@@ -1,4 +1,5 @@
-"""Test JAX's processes and mapped axes as ranks: real processes, and an axis over four CPU devices of one process.
+"""Test JAX's processes and mapped axes as ranks. The ranks are real processes, or an axis over four CPU devices of one
+process.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
 the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
@@ -24,8 +25,8 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return the values and indices of four ranks, stacked along a new first axis. Indices repeat; zeros at row ROWS
-    pad the shorter ranks."""
+    """Return the values and indices of four ranks, stacked along a new first axis. The indices contain duplicates, and
+    shorter ranks are padded with zeros at row ROWS."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -60,8 +61,8 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Check the bytes that `all_to_all` and `all_gather` deliver. Parts of similar lengths need one exchange, and parts
-    of very different lengths need several."""
+    """Check that `all_to_all` and `all_gather` deliver the right bytes. Parts of similar lengths need one exchange, and
+    parts of very different lengths need several."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
@@ -77,7 +78,7 @@ def move_bytes(group):
 
 
 def one_program(group):
-    """Check a mapped axis whose devices belong to different processes."""
+    """Check that one compiled program can run on devices of several processes, which form one mapped axis."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -89,8 +90,8 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Check that all ranks raise if one rank's input is no gradient. A later call, with another shape on one rank, must
-    raise for the shape."""
+    """Check that all ranks raise if one rank's argument is not a gradient. In the next call one rank's array has
+    another shape, and all ranks must report the shape."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))
@@ -123,8 +124,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise the error of a collective that fails, with the seconds until it failed. Rank 0 waits for the other ranks'
-    errors first, because the end of rank 0 ends all ranks."""
+    """Call a collective that fails, and raise its error with the seconds until the failure. Rank 0 waits for the other
+    ranks' errors first, because the end of rank 0 ends all ranks."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -154,7 +155,6 @@ def within_programs(group):
 
 
 def mapped(fn, **specs):
-    """Map `fn` over an axis of four devices, and compile it."""
     from jax.sharding import PartitionSpec as P
 
     specs = {"in_specs": P(AXIS), "out_specs": P(), **specs}
@@ -185,7 +185,8 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """Check `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional mesh."""
+    """Check the results of `all_reduce` under `shard_map`, under `vmap`, and along one axis of a two-dimensional
+    mesh."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -203,7 +204,7 @@ def under_maps():
 
 
 def derivatives():
-    """Check the gradient through `all_reduce`: each slot gets the upstream gradient of its row."""
+    """Check that the gradient through `all_reduce` gives each slot the upstream gradient of its row."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))
@@ -232,8 +233,8 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with steps of one device, which computes all ranks'
-    gradients."""
+    """Compare data-parallel steps of a table and a dense layer with steps on one device that computes the gradients of
+    all ranks."""
     from jax.sharding import PartitionSpec as P
 
     import islices

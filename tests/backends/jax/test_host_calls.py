@@ -50,8 +50,8 @@ def bags(table: Any, ids: Any) -> Any:
 
 
 def train(table: Any, state: Any, ids: Any) -> Any:
-    """Take one training step with a clipped gradient. The gradient of `bags` stores one row per bag, and each slot
-    stores the position of its row."""
+    """Take one training step with a clipped gradient. The gradient of `bags` stores one row per bag, and slots refer to
+    these rows by position."""
     value, grad = islices.value_and_grad(bags)(table, ids)
     grad, norm = islices.clip_by_global_norm(grad, 0.1)
     table, state = OPTIMIZER.step(table, grad, state)
@@ -210,7 +210,8 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check a step count that all mapped calls share. Results have the bits of a single call."""
+    """Check that two steps under vmap may share one step count. The second result has the bits of a step without
+    vmap."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

@@ -1,4 +1,5 @@
-"""Test features of JAX: 32-bit types by default, slices as a pytree, arithmetic on a pytree's leaves, gradients."""
+"""Test islices with features of JAX: 32-bit types by default, slices as a pytree, arithmetic on a pytree's leaves, and
+gradients."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ COPIES: dict[str, Any] = {
 
 
 def _over_axis(fn: Any, *args: Any) -> Any:
-    """Map `fn` over an axis with two copies of the arguments. Return the first three slots of the first result."""
+    """Map `fn` over an axis with two copies of the arguments, and return the first three slots of the first result."""
     out = jax.vmap(fn, axis_name="d")(*(jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in args))
     return jax.tree.map(lambda x: x[0][:3], out)
 

@@ -1,4 +1,4 @@
-"""Test lookups under JAX's transformations against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
+"""Compare lookups under JAX's transformations with jax.grad of the dense ``W[ids]``, eagerly and under jit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from errors import each_raises
 from numpy.testing import assert_allclose, assert_array_equal
 
 jax = pytest.importorskip("jax")
@@ -131,26 +132,30 @@ def test_jax_grad_within_is_dense() -> None:
 
 
 # ---------------------------------------------------------------------- calls that raise
-REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "arithmetic in jit": (jax.jit(lambda t: jnp.sin(jax.tree.leaves(t)[0]).sum()), "by sin"),
-    "mapped by a condition": (
-        lambda t: jax.vmap(lambda i: lax.cond(i[0] > 1, lambda: lookup(t, i).sum(), lambda: jnp.float32(0)))(IDS).sum(),
-        "predicate is mapped",
-    ),
-    "mapped": (
-        lambda t: jax.vmap(lambda x: lookup(jax.tree.unflatten(jax.tree.structure(t), [x]), IDS[0, 0]).sum())(
-            jax.tree.leaves(t)[0][None]
-        ).sum(),
-        "mapped by jax.vmap",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
-    fn, text = REFUSED[case]
-    with pytest.raises(TypeError, match=text):
-        value_and_grad(fn)(Table(W))
+test_refused = each_raises(
+    [
+        (value_and_grad(jax.jit(lambda t: jnp.sin(jax.tree.leaves(t)[0]).sum())), TypeError, "by sin"),
+        (
+            value_and_grad(
+                lambda t: jax.vmap(lambda i: lax.cond(i[0] > 1, lambda: lookup(t, i).sum(), lambda: jnp.float32(0)))(
+                    IDS
+                ).sum()
+            ),
+            TypeError,
+            "predicate is mapped",
+        ),
+        (
+            value_and_grad(
+                lambda t: jax.vmap(lambda x: lookup(jax.tree.unflatten(jax.tree.structure(t), [x]), IDS[0, 0]).sum())(
+                    jax.tree.leaves(t)[0][None]
+                ).sum()
+            ),
+            TypeError,
+            "mapped by jax.vmap",
+        ),
+    ],
+    Table(W),
+)
 
 
 # ---------------------------------------------------------------------- results of fn

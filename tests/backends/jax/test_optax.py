@@ -1,4 +1,4 @@
-"""Test islices.backends.jax.optax against optax on dense gradients, and against steps with islices.optim."""
+"""Compare islices.backends.jax.optax with optax on dense gradients, and with steps of islices.optim."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dense(grads: Any) -> Any:
 
 
 def check_same(found: Any, expected: Any, where: object = "") -> None:
-    """Check that both trees have the same structure and the same bits (-0 equals 0)."""
+    """Check that both trees have the same structure and the same bits. -0 counts as equal to 0."""
     assert jax.tree.structure(found) == jax.tree.structure(expected), where
     assert_same(jax.tree.leaves(found), jax.tree.leaves(expected), str(where))
 
@@ -78,8 +78,8 @@ def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
     [(lambda: optax.sgd(0.1), True), (lambda: optax.sgd(lambda count: 0.1), False), (lambda: optax.scale(-1), False)],
 )
 def test_changed_indices_raise_where_they_are_used(make: Any, jit: bool) -> None:
-    """Check that changed indices raise. Under jit, indices raise only if they became floats; changed integer indices
-    make the table NaN."""
+    """Check that steps raise if an optax transformation has changed the indices. Under jit, steps raise only for
+    indices that became floats; if integer indices changed, the table becomes NaN."""
     for tx in (make(), optax.chain(make(), front.clip_by_global_norm(1.0))):
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\).*on_rows"):
             train(tx, START, [gradient(0)], jit=jit)
@@ -95,8 +95,8 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax, but only on the rows that each gradient contains. From each leaf of the table's shape, cut these rows,
-    update them and write them back."""
+    """Run optax, but only on the rows that each gradient contains. These rows are cut from each leaf of the table's
+    shape, updated, and written back."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]
@@ -118,8 +118,8 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Compare weights and state with optax for `rows="all"`, for gradients with every row, and for gradients with few
-    rows."""
+    """Compare weights and states with those of optax in three cases: `rows="all"`, gradients with every row, and
+    gradients with few rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     check_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     check_same(train(front.on_rows(make()), START, every), stock(make(), every))

@@ -1,4 +1,4 @@
-"""Test a table on JAX that a model both looks up and multiplies, against jax.vmap(jax.grad)."""
+"""Test a table that a JAX model both looks up and multiplies. The expected gradients come from jax.vmap(jax.grad)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
 
     program = jax.make_jaxpr(norms)(table, jnp.zeros((batch, 2), jnp.int32))
     sizes = [int(np.prod(v.aval.shape)) for v in every_result(program.jaxpr)]
-    assert max(sizes) <= rows * width  # one table in all; the products of the batch have half its size
+    assert max(sizes) <= rows * width  # no array exceeds the table; the batch's products have half its size
 
 
 def every_result(jaxpr: Any) -> Any:
@@ -161,7 +161,8 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
 
 
 def test_the_gradient_of_a_tied_gradient() -> None:
-    """Check the gradient of a gradient. The inner loss uses looked-up rows and the whole weights."""
+    """Compare the gradient of a gradient with JAX's. The inner loss uses the weights twice: as looked-up rows and as a
+    whole."""
     w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
     ids = jnp.array([1, 1, 4])
 

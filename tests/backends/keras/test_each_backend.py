@@ -1,4 +1,4 @@
-"""Test Keras on each of its backends, in one process per backend. Keras reads KERAS_BACKEND once, when it is
+"""Test Keras on each of its backends, in one process per backend. Keras reads KERAS_BACKEND only when Keras is
 imported."""
 
 from __future__ import annotations

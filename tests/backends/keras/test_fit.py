@@ -1,8 +1,8 @@
 """Test Keras models whose steps change only the rows of the batch, on the current backend of Keras.
 
 test_each_backend.py runs this module on all three backends. The reference is a layer that multiplies one-hot ids by its
-table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23), which are
-eager. test_each_backend.py shows that compiled steps have the same bits for models without rounding.
+table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23). Recorded steps
+run eagerly; test_each_backend.py shows that compiled steps have the same bits for models without rounding.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def weights(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
-    """Train each pair (model, optimizer), check parity of the recorded steps, and return the weights of the first
+    """Train each pair (model, optimizer), check that the recorded steps agree, and return the weights of the first
     model."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
@@ -95,7 +95,6 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """Check rows that no batch contains. The last batch is smaller than the others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
@@ -133,7 +132,7 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check a model that is compiled, given to row_sparse, and only then built. After `fit`, its weights have the bits
+    """Check that row_sparse works on a model that is compiled but not yet built. After `fit`, the weights have the bits
     of the functional model's weights."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
@@ -209,7 +208,8 @@ if BACKEND == "jax":
 
 @pytest.mark.skipif(BACKEND != "torch", reason="of torch")
 def test_a_model_of_jax_trains_on_torch_without_its_compiler() -> None:
-    """Check the warning for jit_compile=True, which Keras on JAX writes into the files of models."""
+    """Check that a model with jit_compile=True trains on torch with a warning. Keras on JAX writes this setting into
+    the files of models."""
     with pytest.warns(UserWarning, match="jit_compile: got True; torch.compile refuses .* Proceeding with"):
         model = fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
     assert model.jit_compile is False

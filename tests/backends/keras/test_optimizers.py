@@ -1,4 +1,4 @@
-"""Test the optimizers for Keras against Keras's optimizers, on gradients written by hand."""
+"""Compare the optimizers for Keras with Keras's optimizers, on gradients written by hand."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ test_bad_input_is_named = each_raises([
 
 # ---------------------------------------------------------------------- in model.fit
 def test_xla_compiles_it() -> None:
-    """Check a step that XLA compiles, with numbers whose sums and products are exact in every order."""
+    """Check that XLA can compile a step. The sums and products of the numbers here are exact in every order."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)
     m = keras.Sequential(
         [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, embeddings_initializer="ones")]

@@ -1,4 +1,4 @@
-"""Test `Stepped` against steps by hand and Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
+"""Compare `Stepped` with steps by hand and with Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return the gradients of a table (duplicates, no rows 6 to 8), of a dense weight and of a scalar weight."""
+    """Return the gradients of a table, of a dense weight and of a scalar weight. The gradient of the table contains
+    duplicates, but not the rows 6 to 8."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
@@ -40,8 +41,7 @@ def gradients(step: int, dtype: str = "float32") -> list[Any]:
 
 
 def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
-    """Return the variables after one call of the optimizer per batch. With `graph`, the calls run in one
-    tf.function."""
+    """Return the variables after one call of the optimizer per batch. If `graph`, the calls run in one tf.function."""
 
     def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
@@ -61,8 +61,8 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Train with functions of islices, and return the weights. Each step joins the gradients of the micro-batches,
-    coalesces, divides and clips them."""
+    """Train with functions of islices, and return the weights. Each step concatenates the gradients of its
+    micro-batches, and coalesces, divides and clips the result."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -149,8 +149,8 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare a rule in Keras's semantics to Keras's Adam, on dense gradients. Keras accumulates gradients, scales the
-    loss, decays and averages around both."""
+    """Compare `Stepped`, for a rule in Keras's semantics, with Keras's Adam on dense gradients. Around both rules,
+    Keras accumulates gradients, scales the loss, and decays and averages weights."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []
@@ -258,7 +258,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """Check two replicas, on two logical devices of one CPU, in a separate process."""
+    """Run the program in a separate process, with two replicas on two logical devices of one CPU."""
     run_code(REPLICAS + program, TF_CPP_MIN_LOG_LEVEL="3")
 
 

@@ -1,5 +1,5 @@
-"""Test MPI as an engine. mpiexec starts four processes once, and these run every check in turn; tests of faults
-follow."""
+"""Test MPI as an engine. mpiexec starts four processes once, and each process runs every check in turn. The tests at
+the end are about faults."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the error if rank 1 comes after the timeout. MPI cannot cancel the call: rank 1 still receives the bytes,
-    and later calls of the other ranks raise."""
+    """Check that a call raises if rank 1 comes after the timeout. MPI cannot cancel the call: rank 1 still receives the
+    bytes, and later calls of the other ranks raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -179,7 +179,7 @@ def test_the_launcher_ends_the_others() -> None:
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
-    """Run a program. Return the last line of its stderr, or of its stdout if stderr is empty."""
+    """Run a program, and return the last line of its stderr, or of its stdout if stderr is empty."""
     done = suite_runs.python("-c", code, **environment)
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 
@@ -216,7 +216,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that MPI 3, which counts bytes in C ints, raises for a larger message, and that MPI 4 does not."""
+    """Check that a message with more bytes than a C int can count raises on MPI 3, but not on MPI 4."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -1,4 +1,4 @@
-"""Compare clip_global_norm and Trainer for Gluon with those of mxnet.gluon, also in training loops of a real model."""
+"""Compare clip_global_norm and Trainer for Gluon with those of mxnet.gluon. Some tests train a real model."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def train(net: Any, t: Any, step: Step) -> list[np.ndarray]:
 
 
 def by_hand(t: Any, params: list[Any]) -> None:
-    """Clip with islices, then step with the Trainer `t`. The limit is MAX_NORM * BATCH, because the gradients are sums
-    over BATCH samples."""
+    """Clip with islices, then step with the Trainer `t`. The limit is ``MAX_NORM * BATCH``, because the gradients are
+    sums over BATCH samples."""
     t.allreduce_grads()
     grads = [p.grad() for p in params]
     clipped, _ = islices.clip_by_global_norm(grads, MAX_NORM * BATCH, semantics="mxnet")
@@ -176,7 +176,7 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:
-    """Check the Trainer with the loss scaler of mxnet.contrib.amp, but without the operators that amp replaces."""
+    """Train with the loss scaler of mxnet.contrib.amp, but without the operators that amp replaces."""
     from mxnet.contrib.amp.loss_scaler import LossScaler
 
     layer = gluon.nn.Embedding(3, 1)

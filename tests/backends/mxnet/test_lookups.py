@@ -107,8 +107,8 @@ def test_a_table_of_a_function_that_returned_or_of_another_thread_is_refused() -
 # ---------------------------------------------------------------------- functions with a custom gradient
 @pytest.mark.parametrize(("attached", "request_"), [((1,), "write"), ((0, 1), "add")])
 def test_a_custom_gradient_reaches_whoever_asked(attached: tuple[int, ...], request_: str) -> None:
-    """Check custom gradients in two cases that MXNet's class Function cannot handle. The class stops at the first input
-    without a gradient, and ignores grad_req "add"."""
+    """Check that custom gradients work in two cases that MXNet's class Function cannot handle: an input without a
+    gradient, and grad_req "add"."""
     product = BACKEND.custom_gradient(lambda x, i, y: x * y, lambda r, u: (u * r[2], None, u * r[0]))
     inputs = [array([1.0, 2.0]), array([3.0, 4.0])]
     for k in attached:
@@ -202,7 +202,8 @@ def test_capture_a_gluon_model(sparse_grad: bool, passes: int, frozen: bool) -> 
 
 
 def test_per_sample_gradients_come_of_one_backward_pass() -> None:
-    """Check per-sample gradients of an embedding that the model calls twice, with float ids."""
+    """Compare per-sample gradients with one backward pass per sample. The model calls its embedding twice, with floats
+    as ids."""
     model, ids = net(), array([[1, 2], [2, 9]])
     with islices.capture(model) as captured:
         with autograd.record():

@@ -1,4 +1,4 @@
-"""Test the limits of MXNet's types, and floats as ids."""
+"""Test the limits of MXNet's types, and ids that are floats."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
 
 
 def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> None:
-    """Check updates, in a record section, of arrays that autograd has not used. The slices are computed from recorded
-    values."""
+    """Check that arrays which autograd has not used can be updated in a record section. The slices are computed from
+    recorded values."""
     weight, counts = mx.nd.ones((3, 1)), mx.nd.zeros((3, 1))
     weight.attach_grad()
     rule = islices.optim.adam(0.5)

@@ -45,8 +45,8 @@ def run(code: str, *flags: str, path: Path | None = None) -> subprocess.Complete
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Write a toy package mxnet and a module that the package imports. At import and later, the package reads names
-    that NumPy has removed."""
+    """Write a toy package mxnet, and a module that the package imports. During its import and afterwards, the package
+    reads names that NumPy has removed."""
     (tmp_path / "bystander.py").write_text("import numpy\n")
     package = tmp_path / "mxnet"
     package.mkdir()

@@ -1,4 +1,4 @@
-"""Compare lookups of bags by compiled kernels with TensorFlow's operations: in tf.function, under tapes and under
+"""Compare compiled kernels for lookups of bags with TensorFlow's operations: in tf.function, under tapes and under
 tf.vectorized_map."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
+"""Test TensorFlow's workers and replicas as ranks. Workers are real processes, and replicas run on two logical CPUs.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
 the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
@@ -56,7 +56,8 @@ def check_slices(got, parts, op, case):
 
 # ---------------------------------------------------------------------- on every worker process
 def workers(group, ending, folder):
-    """Run all checks in this worker process, and then the function `slow` or `killed`, which `ending` names."""
+    """Run all checks in this worker process, and then the function `slow` or `killed`. The argument `ending` is the
+    name of the function."""
     import tensorflow as tf
 
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
@@ -70,8 +71,8 @@ def workers(group, ending, folder):
 
 
 def trees(group):
-    """Check nested leaves, islices' slices, and leaves that are None on one rank or on all ranks. The call is in the
-    strategy's scope."""
+    """Compare `all_reduce` with NumPy for nested leaves, slices of islices, and leaves that are None on one rank or on
+    all ranks. The call runs in the scope of the strategy."""
     import tensorflow as tf
 
     import islices
@@ -112,7 +113,8 @@ def errors_on_every_rank(group):
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare `all_reduce` of two replicas, in strategy.run, with sums in NumPy. The second replica has no slices."""
+    """Compare `all_reduce` by two replicas in strategy.run with sums that NumPy computes. The second replica has no
+    slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce
@@ -137,7 +139,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
 
 
 def per_replica(strategy, arrays):
-    """Return one distributed value, which gives each replica its array in strategy.run."""
+    """Return one distributed value that gives each replica its array in strategy.run."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(

@@ -1,4 +1,5 @@
-"""Test IndexedSlices and PerSample as arguments and results of tf.function: number of traces, flags, and gradients."""
+"""Test IndexedSlices and PerSample as arguments and results of tf.function: the number of traces, the flags, and the
+gradients."""
 
 from __future__ import annotations
 

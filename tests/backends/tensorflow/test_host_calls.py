@@ -1,7 +1,7 @@
-"""Test compiled kernels in tf.function's graphs: the bits of TensorFlow's operations, and the order of reads and
-writes.
+"""Test compiled kernels in graphs of tf.function. Kernels have the bits of TensorFlow's operations, and keep the order
+of reads and writes.
 
-Saved graphs run in another process. Calls in graphs for XLA raise.
+Saved graphs run in another process. Calls in graphs that XLA compiles raise an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compare lookups of ragged ids in TensorFlow's formats with the lookups of tf.nn: values and gradients.
 
-Results that need no rounding (sums of whole numbers) have equal bits. Other results are within n * eps * sum of |terms|
-(SPEC clause 19).
+Results that need no rounding (sums of whole numbers) have equal bits. Other results are within the bound of SPEC clause
+19, ``n * eps * (sum of |terms|)``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def weighted(ids: Any, whole: bool) -> Any:
 
 
 def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
-    """Return the dense gradient of sum(fn(table)^2), from islices.value_and_grad."""
+    """Return the dense gradient of ``sum(fn(table)^2)``, computed by islices.value_and_grad."""
     _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
     return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
 
@@ -62,8 +62,8 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
 
 
 def test_places_may_come_in_any_order() -> None:
-    """Check that a sparse tensor with unsorted places gives the values of the sorted one. tf.nn.embedding_lookup_sparse
-    raises for unsorted places."""
+    """Check that a lookup of a sparse tensor has the same values for sorted and unsorted places.
+    tf.nn.embedding_lookup_sparse raises an error for unsorted places."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
     mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):

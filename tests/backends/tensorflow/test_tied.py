@@ -87,7 +87,8 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
 
 # ---------------------------------------------------------------------- other uses
 class ByHand(keras.layers.Layer):
-    """A custom output layer that multiplies by the weights of an embedding. `variant` says how the layer reads them."""
+    """A custom output layer that multiplies by the weights of an embedding. `variant` selects how the layer reads the
+    weights."""
 
     def __init__(self, embed: Any, variant: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Test islices.capture on torch: stock layers and their options, hooks, checkpoints, compiled models."""
+"""Test islices.capture on torch, with stock layers and their options, hooks, checkpoints and compiled models."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, w
 
 
 def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
-    """Check that ids after the last offset get no gradient. torch's gradient contains uninitialized memory for such
-    ids."""
+    """Check that ids after the last offset get no gradient. For these ids, torch's gradient contains uninitialized
+    memory."""
     layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
     with islices.capture(layer) as captured:
         layer(FLAT, torch.tensor([0, 2, 4])).sum().backward()

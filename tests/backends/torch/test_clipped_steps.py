@@ -46,7 +46,6 @@ def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """Compare steps for finite gradients and for gradients with NaN."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)

@@ -86,7 +86,7 @@ def check_bad_input_is_reported_to_all(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the errors if rank 1 comes after the timeout. The other ranks raise RankTimeout, and rank 1 raises another
+    """Check that the other ranks raise RankTimeout if rank 1 comes after the timeout. Rank 1 raises another
     RankError."""
     pg = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=1))
     if group.rank == 3:

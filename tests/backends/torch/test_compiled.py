@@ -1,5 +1,5 @@
-"""Test calls in torch.compile(fullgraph=True): one graph for all batches, with the results and errors of eager
-calls."""
+"""Test calls in torch.compile(fullgraph=True). One graph must serve all batches, and give the results and errors of
+eager calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weights(dtype: str = "float32", seed: int = 0) -> torch.Tensor:
 
 
 def slices(dtype: str = "float32", ids: str = "int64", *, n: int = 6, **flags: Any) -> IndexedSlices:
-    """Return slices with duplicates, two of which cancel."""
+    """Return slices with duplicates. Two of the slices cancel."""
     values = weights(dtype)[:n].clone()
     values[2] = -values[1]
     return IndexedSlices(values, torch.tensor([4, 1, 1, 0, 4, 4][:n], dtype=getattr(torch, ids)), (ROWS, DIM), **flags)
@@ -103,9 +103,6 @@ def test_leaves_without_a_gradient_stay_none() -> None:
 
 
 def test_trees_aux_and_constants() -> None:
-    """Check two tables (one without a lookup), a dict with a tensor and a number, auxiliary results, and rows without a
-    gradient."""
-
     def loss(tables: Any, extra: Any, ids: torch.Tensor) -> Any:
         rows = islices.lookup(tables[0], ids)
         with torch.no_grad():
@@ -195,8 +192,8 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
 
 # ---------------------------------------------------------------------- compilation in another thread
 def test_while_another_thread_compiles() -> None:
-    """Check that calls are not treated as traced while another thread compiles, although torch.compiler.is_compiling()
-    is then True in all threads."""
+    """Check that islices does not treat eager calls as traced while another thread compiles. During that time,
+    torch.compiler.is_compiling() is True in all threads."""
     optimizer = optim.adam(0.1)
     step = training_step(optimizer, combiner="sum")
     fn = graph(step)

@@ -24,7 +24,7 @@ SIZE = 3
 
 
 class Model(torch.nn.Module):
-    """A model with bags, with a table that some batches do not use, and with dense layers in several buckets."""
+    """A model with bags, with a table that some batches do not use, and with dense layers in several buckets of DDP."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Test operations under torch.func, torch.jit.trace and make_fx, and tensors as factors and divisors."""
+"""Test operations under torch.func, torch.jit.trace and make_fx. Test tensors as factors and divisors."""
 
 from __future__ import annotations
 

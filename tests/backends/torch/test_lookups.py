@@ -1,4 +1,5 @@
-"""Test value_and_grad on torch: autograd's modes, modules in closures, checkpoints, torch.func, compiled code."""
+"""Test value_and_grad on torch, with autograd's modes, modules in closures, checkpoints, torch.func and compiled
+code."""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], 
 
 @pytest.mark.parametrize("semantics", ["torch", "islices", "optax", "tensorflow"])
 def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
-    """Check clip_grad_norm_ in mode framework, and get_total_norm followed by clip_grads_with_norm_."""
     ids = [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [2, 2, 6]]  # tensorflow keeps duplicates
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]
@@ -233,7 +232,6 @@ def without_data(sparse: bool) -> torch.Tensor:
 
 
 def test_a_tensor_without_data_is_refused_for_that() -> None:
-    """Check tensors on the device meta, and slices on two devices."""
     p = torch.nn.Parameter(torch.ones(6, 2, device="meta"))
     p.grad = without_data(True)
     for call in (

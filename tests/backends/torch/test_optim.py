@@ -52,7 +52,7 @@ def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case has a
+    """Compare steps with islices.optim. For dense gradients, islices.optim gets `rows="all"` if the case names a
     semantics."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
@@ -117,7 +117,8 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Check a new optimizer, a new group and a changed group. A step that raises changes no weight."""
+    """Check that bad values raise in a new optimizer, in a new group, and in a changed group. A step that raises
+    changes no weight."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)
@@ -207,7 +208,6 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
 
 
 def test_names_of_torch_optim() -> None:
-    """Check the module's lr_scheduler and Optimizer, and the errors for names that the module lacks."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):
@@ -258,8 +258,8 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments(name: str) -> None:
-    """Check arguments of torch's classes with semantics "torch". After half of the steps, both optimizers continue from
-    each other's state."""
+    """Compare optimizers of islices in semantics "torch" with torch's classes, for torch's arguments. After half of the
+    steps, each optimizer loads the state of the other."""
     given = STOCK[name]
     torch.manual_seed(0)
     sparse = name == "SparseAdam"

@@ -1,4 +1,4 @@
-"""Test islices.backends.torch.optim in real training loops: DataLoader workers, schedulers, scalers, hooks,
+"""Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
 torch.compile."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """A dataset of texts. Each has 1 to 9 words (0 is the padding), one weight per word, and a label: 1 if good words
-    outweigh bad ones."""
+    """A dataset of texts. Each text has 1 to 9 words, one weight per word, and a label, which is 1 if good words
+    outweigh bad ones. Word 0 is the padding."""
 
     def __len__(self) -> int:
         return 160
@@ -77,7 +77,7 @@ def batches(n: int = 5) -> list[Any]:
 
 
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
-    """Train with functions of islices. Each step calls `make`, which returns an optimizer of islices.optim."""
+    """Train with functions of islices. For each batch, `make` returns an optimizer of islices.optim."""
     states: dict[Any, Any] = {}
     for _ in range(epochs):
         for batch in given:
@@ -127,7 +127,8 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """Check that schedulers set the same hyperparameters as on torch's optimizers, and that steps use them."""
+    """Check that a scheduler sets the same hyperparameters on optimizers of islices and of torch, and that steps use
+    these hyperparameters."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)
@@ -153,7 +154,8 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
-    """Check two gradients of 3e38 for one row. Each is finite in float32, but their sum is not."""
+    """Check that the scaler of islices finds the overflow of two gradients of 3e38 for one row. Each gradient is finite
+    in float32, but their sum is not."""
     for scaler, skipped in ((torch.amp.GradScaler, False), (GradScaler, True)):
         layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
         optimizer, scaling = optim.SGD(layer.parameters(), lr=1.0), scaler("cpu", init_scale=1.0)
@@ -250,8 +252,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Check parameters that are empty, have one element, or are not contiguous. Contiguous copies must get the same
-    bits."""
+    """Check that parameters which are empty, have one element, or are not contiguous get the same bits as contiguous
+    copies."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

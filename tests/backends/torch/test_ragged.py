@@ -26,7 +26,8 @@ def jagged(rows: list[list[Any]] = ROWS, dtype: Any = torch.int64) -> Any:
 
 
 def with_gaps() -> Any:
-    """Return the jagged rows [0, 1], [4, 5, 6] and [1]. The buffer of the rows has other numbers in the gaps."""
+    """Return a jagged tensor with the rows [0, 1], [4, 5, 6] and [1]. The buffer has other numbers between these
+    rows."""
     return torch.nested.nested_tensor_from_jagged(
         torch.arange(10) % 7, torch.tensor([0, 4, 8, 10]), torch.tensor([2, 3, 1])
     )
@@ -74,8 +75,8 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """Check rows with gaps in their buffer. nn.EmbeddingBag counts the numbers in the gaps, because it reads offsets
-    and no lengths; nn.Embedding raises."""
+    """Check that numbers in the gaps between rows do not count. nn.EmbeddingBag counts these numbers, because it reads
+    offsets and no lengths; nn.Embedding raises."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)

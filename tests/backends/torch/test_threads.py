@@ -1,4 +1,5 @@
-"""Test kernels in torch's threads: each part runs once, errors reach the caller, and other threads have no effect."""
+"""Test kernels in torch's threads. Each part of the work runs once, errors reach the caller, and other threads have no
+effect."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ def test_other_threads_use_the_pool() -> None:
 
 
 def test_within_a_part() -> None:
-    """Check that a part can run other parts. A signal handler or a destructor that runs during a part may call
-    kernels."""
+    """Check that a part can run other parts, because a signal handler or a destructor may call kernels while a part
+    runs."""
     found: list[int] = []
     threads.run_parts(lambda k: threads.run_parts(found.append, [(k,), (k + 10,)]), [(k,) for k in range(4)])
     assert sorted(found) == [0, 1, 2, 3, 10, 11, 12, 13]

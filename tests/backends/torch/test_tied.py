@@ -34,8 +34,8 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """A model with one bag, and so one product of the output layer, per sample. The weight has more columns than a
-    sample has products, so that norms use a triangular factor."""
+    """A model whose samples are bags, so that the output layer computes one product per sample. The weight has more
+    columns than a sample has products, so that norms use a triangular factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,8 +84,8 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check DP-SGD's norm over all parameters. The tied weight is captured, and torch.func computes the other
-    gradients."""
+    """Check clips of samples by a norm that covers all parameters. The gradient of the tied weight is captured, and
+    torch.func computes the other gradients."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()
@@ -155,7 +155,7 @@ def test_captures_within_one_another_and_of_a_part() -> None:
     with islices.capture(model) as whole, islices.capture(model) as again, islices.capture(model.embed) as part:
         loss_of(model(IDS), TARGETS).backward()
     torch.testing.assert_close(whole.per_sample()["embed"].norms(), again.per_sample()["embed"].norms())
-    with pytest.raises(TypeError, match="used beside"):  # by the output layer, outside the captured part
+    with pytest.raises(TypeError, match="used beside"):  # the output layer uses it outside the captured part
         part.per_sample()
     assert "weight" not in vars(model.embed)
 
@@ -164,8 +164,8 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """Check the memory of norms for a table with a million rows. One float64 table would need 256 MB, and one table per
-    sample 2 GB."""
+    """Check that norms for a table with a million rows need little memory. One float64 copy of the table would need 256
+    MB, and one copy per sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

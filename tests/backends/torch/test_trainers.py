@@ -1,6 +1,7 @@
 """Test the recipes of docs/trainers.md for trainers that clip gradients in their code.
 
-Lightning and Accelerate are in the environment of conformance/environments/judged.txt: `make soak` runs them.
+The tests need Lightning and Accelerate, which are in the environment of conformance/environments/judged.txt. `make
+soak` runs the tests.
 """
 
 from __future__ import annotations

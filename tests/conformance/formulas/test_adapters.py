@@ -1,4 +1,4 @@
-"""Test `islices judge` on programs in other languages: the examples pass, and the judge reports mistakes and
+"""Test `islices judge` on programs in other languages. The examples pass, and the judge reports mistakes and
 crashes."""
 
 from __future__ import annotations

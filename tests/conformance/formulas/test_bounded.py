@@ -1,4 +1,5 @@
-"""Test the error bound of clause 28 with hand-checked cases, random float32 evaluations, and a second derivation."""
+"""Test the error bound of SPEC clause 28 with cases checked by hand, with random evaluations in float32, and with a
+second derivation of the bound."""
 
 from __future__ import annotations
 

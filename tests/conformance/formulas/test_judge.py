@@ -1,4 +1,4 @@
-"""Test the judge: valid steps and results, the judged values, and the reports."""
+"""Test which steps and results the judge accepts, which values it judges, and what it reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sgd(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
 
 
 def adagrad(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
-    """Take FBGEMM's Adagrad step on summed duplicates."""
+    """Take a step of FBGEMM's Adagrad, which sums duplicates first."""
     rows, places = np.unique(g.indices, return_inverse=True)
     total = np.zeros((len(rows), w.shape[1]), np.float32)
     np.add.at(total, places, g.values)

@@ -32,8 +32,8 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """Return only the array `name` of each step, as float32. Other arrays are states, which may differ in meaning or
-    shape."""
+    """Return only the array `name` of each step, as float32. The other arrays are states, whose meaning or shape may
+    differ."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
@@ -48,7 +48,8 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
 
 
 def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield each mistake that changes a trajectory of the formula, with its highest scores in all trajectories."""
+    """Yield each mistake that changes a trajectory of the formula, with the highest score per grade over all
+    trajectories."""
     own = list(trajectories(formula))
     for title, wrong in mutants(formula):
         found = [score for one in own if (score := _score(one, wrong)) is not None]
@@ -72,8 +73,8 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """Return each trajectory with the results of a step that makes the mistake. The results are float32 weights,
-    without a state."""
+    """Return each trajectory with the results of a step that makes the mistake `wrong`. The results contain float32
+    weights, but no state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)

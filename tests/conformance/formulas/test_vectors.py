@@ -37,8 +37,8 @@ def test_most_elements_are_judged(name: str) -> None:
 
 
 def test_a_file_is_read_without_islices() -> None:
-    """Read a file as a program in another language does, convert hexadecimal digits to numbers, and take a step by
-    hand."""
+    """Read a vector file without islices, as a program in another language would. Convert the hexadecimal digits to
+    numbers, and check an SGD step that is computed here."""
     made = json.loads((FOLDER / "inputs.json").read_text("utf-8"))["wide"]
     found = json.loads((FOLDER / "torch.json").read_text("utf-8"))
     line = next(x for x in found["trajectories"] if (x["formula"], x["name"]) == ("torch.SGD", "sizes"))

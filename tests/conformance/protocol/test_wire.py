@@ -1,5 +1,5 @@
-"""Test that conversion to JSON and back keeps every bit of a value and every container. Errors name the place of an
-invalid value."""
+"""Test that conversion to JSON and back keeps all bits of numbers and all types of containers. Errors name the place of
+an invalid value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test `islices report` (formats, files, usage errors) and `islices report merge`."""
+"""Test the formats, the files and the usage errors of `islices report`, and test `islices report merge`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,6 @@ def test_merge_keeps_every_line(tmp_path: Path) -> None:
 
 
 def real_header(backend: str) -> dict[str, Any]:
-    """Return the header of the real report with another backend's name."""
     head = json.loads(real_report().partition("\n")[0])
     return {**head, "backend": backend}
 

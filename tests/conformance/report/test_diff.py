@@ -1,4 +1,4 @@
-"""Test `islices report diff`: the changes, their classes, and the exit code."""
+"""Test the changes that `islices report diff` prints, the classes of these changes, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test reading reports, their four output formats, and merging; islices must not trust any text in a report."""
+"""Test how reports are read, merged, and written in four formats. islices must not trust any text in a report."""
 
 from __future__ import annotations
 
@@ -208,8 +208,6 @@ jax@1.0: unsupported, 2 cases: no such type
 def test_at_80_columns_groups_stand_beside_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check the whole output: one mark per mode, totals of the variants, a line for missing columns, and the names of
-    failing cases."""
     path = tmp_path / "r.jsonl"
     dense = {"clause": "5", "group": "densify"}
     path.write_text(lines(

@@ -1,4 +1,4 @@
-"""Test `islices bench`: small real runs, the arithmetic of the limit, and errors."""
+"""Test `islices bench` in small real runs. Test the errors, and the computation of the limit."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """Check `islices bench` when the import of one of two frameworks fails: bench measures the other framework, and
-    exits with 3."""
+    """Check that `islices bench` measures one framework if the other cannot be imported, and then exits with 3."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")
     names = ("-b", "jax", "-b", "numpy", "--part", "operations", "--operation", "norm")

@@ -1,4 +1,4 @@
-"""Test `make judged`: separate processes for a library's entries, the findings, and the page."""
+"""Test that `make judged` runs a library's entries in a separate process. Test the findings and the page."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def entries():
 
 
 def own_library(folder: Path, source: str) -> dict[str, str]:
-    """Return environment variables that add a library of the test to a process's libraries."""
+    """Write a library for a test. Return environment variables that add the library to those of a process."""
     own = folder / "more"
     own.mkdir()
     (own / "kernels.py").write_text(source, "utf-8")

@@ -1,4 +1,4 @@
-"""Test `islices parity A B`: exit codes, the report, and errors."""
+"""Test the exit codes, the report and the errors of `islices parity A B`."""
 
 from __future__ import annotations
 

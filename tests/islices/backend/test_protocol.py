@@ -34,7 +34,7 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
 
 
 class Bare(Backend):
-    """A backend over NumPy's memory that has only the methods of stage 1 of docs/adapter_author.md."""
+    """A backend for NumPy arrays that has only the methods of stage 1 of docs/adapter_author.md."""
 
     name = module = "bare"
     capture = not_implemented("bare has no layers")
@@ -70,7 +70,8 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("arrives", [np.inf, np.nan])
 def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
-    """Check `where` with upstream gradients of infinity and NaN. Multiplying them by a mask of zeros would give NaN."""
+    """Check that only the selected side of `where` gets the upstream gradient. A product of infinity or NaN with a mask
+    of zeros would be NaN."""
     B = backend_of(name)
     weights = B.asarray(np.array([arrives, 1.0], np.float32))
     limit = B.asarray(np.array([1.0, 1.0], np.float32))

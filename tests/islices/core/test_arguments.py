@@ -1,4 +1,4 @@
-"""Test arguments other than arrays. A bool counts as a number only as a factor, and a flag must be a bool."""
+"""Test arguments other than arrays. Factors may be bools, all other numbers may not, and flags must be bools."""
 
 from __future__ import annotations
 

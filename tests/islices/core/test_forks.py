@@ -59,7 +59,7 @@ def run(code: str, *arguments: str) -> str:
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
-    """Check forks while another thread imports a backend's module. Each child loads the same backend."""
+    """Fork while another thread imports a backend's module. Each child loads the same backend."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     run(
@@ -196,7 +196,7 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
 
 
 def test_a_lazy_property_holds_no_lock() -> None:
-    """Check a fork while a lazy property computes. functools.cached_property in Python 3.11 would hold one lock for all
+    """Fork while a lazy property computes. functools.cached_property in Python 3.11 would hold one lock for all
     instances."""
     run(
         """
@@ -226,8 +226,8 @@ def test_no_module_has_locks_of_its_own() -> None:
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers
-        ("islices/distributed/group.py", "RLock"),  # made again in another process
-        ("islices/kernels/threads.py", "Semaphore"),  # of one call
+        ("islices/distributed/group.py", "RLock"),  # a forked process makes a new one
+        ("islices/kernels/threads.py", "Semaphore"),  # each call makes a new one
     }
     kinds = {"Lock", "RLock", "Condition", "Event", "Barrier", "Semaphore", "BoundedSemaphore", "cached_property"}
     root = Path(islices.__file__).resolve().parent.parent

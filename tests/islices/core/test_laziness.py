@@ -30,7 +30,6 @@ HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pyte
 
 
 def loaded(code: str, **environment: str) -> set[str]:
-    """Return the names in sys.modules after a fresh interpreter has run `code`."""
     (modules,) = loaded_after(code, **environment)
     return modules
 
@@ -92,7 +91,6 @@ def test_without_kernels_numba_is_not_imported() -> None:
 
 
 def test_what_sums_nothing_does_not_import_numba() -> None:
-    """Check a program that makes slices, reads their parts and sets the number of threads."""
     modules = loaded(
         """
         import islices, numpy as np
@@ -143,8 +141,8 @@ def test_numpy_is_left_untouched() -> None:
 
 
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
-    """Check `pytest --help` with the plugin: it imports neither islices nor NumPy, and its options begin with
-    --islices-."""
+    """Check that the plugin makes `pytest --help` import neither islices nor NumPy. The options of the plugin begin
+    with --islices-."""
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
     shown = run_code(code, "-p", "no:cacheprovider", "--help", cwd=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert not {"islices", "numpy"} & set(shown.splitlines()[-1].split())

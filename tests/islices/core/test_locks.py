@@ -16,7 +16,7 @@ from islices.kernels import threads
 
 
 class Cycle:
-    """An object in a reference cycle, with a destructor that records the thread that collects the object."""
+    """An object in a reference cycle, whose destructor records the thread that collects the object."""
 
     collected: list[str]
 
@@ -29,7 +29,7 @@ class Cycle:
 
 @pytest.fixture
 def eager_collector() -> object:
-    """Make the garbage collector run after very few allocations, as it does in programs with many."""
+    """Make the garbage collector run after very few allocations."""
     before = gc.get_threshold()
     Cycle.collected = []
     gc.set_threshold(1)

@@ -17,7 +17,8 @@ SHAPE = (1 << 18, 2)
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check Ctrl-C at each line of an allocation. Destructors raise no errors, and the next allocation works."""
+    """Interrupt an allocation at each of its lines, as Ctrl-C does. Destructors raise no errors, and the next
+    allocation works."""
     monkeypatch.setattr(memory, "_free", {})
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)

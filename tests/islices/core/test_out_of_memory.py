@@ -1,4 +1,4 @@
-"""Test that operations raise MemoryError if memory is short, in the modes host and framework."""
+"""Test that operations in the modes host and framework raise MemoryError if there is too little memory."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def buffers() -> list[tuple[str, Callable[[np.ndarray], Any]]]:
 
 @pytest.mark.parametrize(("name", "of"), buffers())
 def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None:
-    """Check tables in one buffer. Adjacent parts and different columns are allowed, and parts that overlap raise."""
+    """Check that tables in one buffer may be adjacent parts or different columns, but that parts which overlap
+    raise."""
     optimizer, n = optim.sgd(0.5), ROWS * WIDTH
     flat = of(np.zeros(3 * n, np.float32))
     wide = of(np.zeros((ROWS, 2 * WIDTH), np.float32))
@@ -136,7 +137,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """Check slices whose values are the table that the call changes. The call uses the values from before the call."""
+    """Check that a scatter whose slices have the changed table as values uses the numbers from before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)
@@ -146,7 +147,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Compare the check of islices for shared memory with np.shares_memory."""
+    """Compare the shared-memory check of islices with np.shares_memory."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

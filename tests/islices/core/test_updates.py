@@ -1,4 +1,4 @@
-"""Test properties of row updates: in place or not, no writes by a call that raises, autograd, and donation."""
+"""Test whether row updates work in place, write nothing if they raise, and respect autograd and donation."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
-    """Return the kinds of arrays that updates treat differently. Only TensorFlow and JAX have two."""
+    """Return the kinds of arrays that updates treat differently. Only TensorFlow and JAX have two kinds."""
     return {"tensorflow": ["variable", "tensor"], "jax": ["array", "donated"]}.get(B.name, ["array"])
 
 
@@ -36,7 +36,7 @@ def make(B: Backend, host: np.ndarray, kind: str = "array") -> Any:
 
 
 def host_of(dtype: str) -> np.ndarray:
-    """Return an array of small integers, which are exact in every dtype. The array for bfloat16 contains bits as
+    """Return an array of small integers, which are exact in every dtype. For bfloat16, the array contains the bits as
     uint16."""
     values = np.arange(15).reshape(5, 3)
     return (
@@ -126,8 +126,8 @@ UPDATES = {
 
 
 def _gradient_after(name: str, update: Any, slices: Any) -> Any:
-    """Return the gradient of sum(w * w) at w = 1. The function `update` changes w between the forward and the backward
-    pass."""
+    """Return the gradient of ``sum(w * w)`` at w = 1. The function `update` changes w between the forward and the
+    backward pass."""
     B = islices.get_backend(name)
     ones = B.asarray(np.ones((3, 1), np.float32))
     if name == "torch":

@@ -45,7 +45,7 @@ def scope_of(group: Group) -> Any:
 # ---------------------------------------------------------------------- one engine, and another framework's arrays
 def another_framework(group: Group, other: str) -> list[float]:
     """Check that calls without arrays, and with arrays of another framework, use the engine that has started. Return
-    the sum of such arrays."""
+    the sum of the other framework's arrays."""
     C = islices.get_backend(other)
     with scope_of(group):
         assert ShardedTable.from_full(C.asarray(np.ones((4, 1), np.float32))).group is group
@@ -124,8 +124,8 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_a_launched_process_with_nothing_starts_mpi() -> None:
-    """Check two processes under mpiexec. A process whose tree has no arrays uses MPI, as does the other process, which
-    has a NumPy array."""
+    """Check that a process whose tree has no arrays uses MPI under mpiexec. The other process has a NumPy array, and
+    uses MPI as well."""
     launcher = _mpiexec()
     assert launcher is not None
     call = "all_reduce({'a': None if os.environ['PMI_RANK'] == '0' else np.ones(1)})['a']"
@@ -135,7 +135,7 @@ def test_a_launched_process_with_nothing_starts_mpi() -> None:
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_launched_by_mpi_connected_by_torch() -> None:
-    """Check ranks of torch.distributed under mpiexec. Calls use torch and import no MPI."""
+    """Check that ranks of torch.distributed that mpiexec has started use torch and import no MPI."""
     pytest.importorskip("torch")
     launcher = _mpiexec()
     assert launcher is not None
@@ -154,7 +154,7 @@ def test_launched_by_mpi_connected_by_torch() -> None:
 
 
 def test_one_process() -> None:
-    """Check that calls in a single process wait for no other, and raise for wrong arguments."""
+    """Check that calls in a single process wait for no other process, and raise for wrong arguments."""
     pytest.importorskip("torch")
     code = f"""if True:
         {ALL_REDUCE}

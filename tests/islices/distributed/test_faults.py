@@ -1,4 +1,5 @@
-"""Test faults of a call on one rank: in an argument, during the call, in another thread. Ranks are threads."""
+"""Test a fault on one rank: a bad argument, an error during the call, or a call from another thread. Ranks are
+threads."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str = "float32", spread: fl
 
 
 def gradients() -> dict[str, list[Any]]:
-    """Return a dict from the names of cases to gradients, which are lists of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
@@ -70,7 +69,6 @@ def on_rank(name: str, rank: int, size: int) -> tuple[dict[str, Any], Any]:
 
 # ---------------------------------------------------------------------- norms and clips
 def exact(leaf: Any) -> Any:
-    """Convert slices or an array to the oracle's types."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -83,8 +81,8 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare norms and clips with exact arithmetic. Compare clips with the semantics "keras" with a clip in one
-    process."""
+    """Compare norms and clips over ranks with exact arithmetic. Clips in semantics "keras" are compared with a clip in
+    one process instead."""
     whole_tree = gradients()[name]
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}
@@ -212,8 +210,8 @@ def test_replicated_has_a_bool_for_each_leaf(replicated: Any, error: type[Except
 
 # ---------------------------------------------------------------------- within a program
 def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (values, indices, array). Values and indices have one set of slices per rank along their first axis; all
-    ranks have the array."""
+    """Return (values, indices, array). The first axis of values and indices has one set of slices per rank. All ranks
+    have the array."""
     rng = np.random.default_rng(ranks)
     values = (rng.standard_normal((ranks, 6, 3)) * size).astype(dtype)
     return values, rng.integers(0, 4, (ranks, 6)), (rng.standard_normal(5) * size).astype(dtype)
@@ -251,8 +249,8 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Check a clip by two replicas of TensorFlow on one CPU. The replicas' devices must be configured before TensorFlow
-    starts."""
+    """Compare a clip by two replicas of TensorFlow on one CPU with a clip in one process. The replicas' devices must be
+    configured before TensorFlow starts."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

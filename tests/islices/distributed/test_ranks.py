@@ -82,8 +82,8 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that cases catch each mistake except the harmless one, "cuts that are all the same". Cuts only divide the
-    work."""
+    """Check that cases catch each mistake except "cuts that are all the same". This mistake is harmless, because cuts
+    only divide the work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]
@@ -129,7 +129,6 @@ def test_a_rank_that_dies_is_a_harness_error(tmp_path: Path) -> None:
 
 
 def leaf_lists(trees: list[Any]) -> list[list[Any]]:
-    """Return one list per leaf of the trees, with the leaf's value on each rank."""
     if isinstance(trees[0], dict):
         return [one for key in trees[0] for one in leaf_lists([tree[key] for tree in trees])]
     if isinstance(trees[0], (list, tuple)):
@@ -142,7 +141,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
 def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
-    """Check that the expected results are exact fractions, rounded as clause 25 requires."""
+    """Compare the expected results with exact fractions, which are rounded as clause 25 requires."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]
         if not there:

@@ -137,7 +137,6 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """Check two ranks that save and load a checkpoint after one step."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
@@ -223,8 +222,8 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """Check lookup options on fetched rows, and the traffic. A rank sends 4 bytes for each row of another rank, and
-    receives the row."""
+    """Check that lookup options apply to fetched rows, and count bytes. A rank sends 4 bytes for each row that it needs
+    from another rank, and receives the row."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
@@ -330,8 +329,8 @@ def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("case", "message"), [("step", 1), ("save", 2)])
 def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp_path: Path) -> None:
-    """Check a rank that leaves a step before its first message, or a save before it reports that its file is
-    written."""
+    """Check that a rank that leaves causes no partial change. The rank leaves a step before its first message, or a
+    save before it reports its file as written."""
 
     def run(group: Group) -> Any:
         table = ShardedTable.from_full(np.arange(12.0).reshape(6, 2), group)
@@ -355,7 +354,7 @@ def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp
                 table.fetch(np.array([1]))
 
     thread_results(2, run, timeout=0.5)
-    table, _ = load_sharded(tmp_path, Alone())  # the checkpoint before
+    table, _ = load_sharded(tmp_path, Alone())  # the previous checkpoint
     assert table.shard.weights.ravel().tolist() == list(range(12))
 
 
@@ -374,7 +373,6 @@ def _leave_at_message(group: Any, number: int) -> None:
 # ---------------------------------------------------------------------- files
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Save a checkpoint of one process, and return its folder."""
     table = ShardedTable.from_full(np.arange(8, dtype=np.float32).reshape(4, 2), Alone())
     save_sharded(tmp_path / "good", table, table.init(islices.optim.adam(0.1)), metadata={"epoch": "3"})
     return tmp_path / "good"

@@ -117,8 +117,8 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
 
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
-    """Check that received arrays are freed, because they may be as large as the sums. Indices are sent as int32 if the
-    number of rows allows it."""
+    """Check that received arrays are freed before the sums are computed, because both may be large. Check that indices
+    are sent as int32 if the number of rows allows it."""
     values, ids = np.ones((1, 2), np.float32), np.array([7], np.int32)
     like = exchange.sparse_leaf(values, ids, None)
     received = [list(like.columns), list(like.columns)]
@@ -147,8 +147,8 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 @pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """Check that ranges have nearly equal shares of any ids. Samples are evenly spaced, so that the error is at most
-    the gaps at a range's ends."""
+    """Check that each range contains nearly the same share of the ids. Samples are evenly spaced, so that the error is
+    at most the gaps at the ends of a range."""
     most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):

@@ -20,8 +20,6 @@ IDS = np.array([[1, 4, 4], [0, 8, 1]], np.int32)
 
 
 class Framework:
-    """The arrays and losses of one framework."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.backend = islices.get_backend(name)  # MXNet must be imported by its adapter
@@ -188,7 +186,7 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """Return a function of a table, a dense array, ids and weights, which computes one loss per sample."""
+    """Return a function of a table, a dense array, ids and weights. The function computes one loss per sample."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w
@@ -275,8 +273,8 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
 
 
 def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
-    """Check that a gradient of NaN raises no error about samples that influence each other. At the root of 0, every
-    framework computes 0 * inf, also in other samples."""
+    """Check that gradients of NaN do not raise the error about samples that influence each other. At the root of 0,
+    frameworks multiply 0 by infinity, which also affects other samples."""
     step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
     _, g = step(fw.table(), fw.array(IDS, np.int32))
     assert np.isnan(host(g.values)).all()
@@ -345,8 +343,8 @@ def test_ids_may_be_filled_anew_between_lookups(fw: Framework) -> None:
 
 # ---------------------------------------------------------------------- second derivatives
 def test_second_derivatives_are_right_or_refused(fw: Framework) -> None:
-    """Check second derivatives. The inner loss, the sum of w r^3, has the gradient 3 w r^2. The sum of its squares has
-    the gradient 36 w^2 r^3."""
+    """Compare second derivatives with a formula. The inner loss is the sum of w r^3, and has the gradient 3 w r^2. The
+    sum of the squares of this gradient has the gradient 36 w^2 r^3."""
     ones = fw.array(np.ones((2, 3, WIDTH)))
 
     def inner(table: Any, w: Any) -> Any:

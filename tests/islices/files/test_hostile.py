@@ -76,7 +76,8 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check a file that shrinks after `load` has read the header. No signal may end the process."""
+    """Check that `load` raises ValueError for a file that shrinks after its header was read. No signal may end the
+    process."""
     read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Test save and load: every kind of leaf from every framework, files of other programs, and atomic writes."""
+"""Test save and load with every kind of leaf from every framework, and with files of other programs. Test that writes
+are atomic."""
 
 from __future__ import annotations
 
@@ -56,7 +57,6 @@ def array(framework: str, x: Any, dtype: str) -> Any:
 
 
 def bits(x: Any) -> tuple[str, tuple[int | None, ...], bytes]:
-    """Return the dtype, shape and bytes of an array of any framework."""
     backend = islices.get_backend(x)
     return backend.dtype(x), backend.shape(x), backend.to_numpy(x).tobytes()
 
@@ -123,7 +123,7 @@ def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wid
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """Check NaN payloads, signs of zeros and subnormal numbers in every float type."""
+    """Check that files keep NaN payloads, signs of zeros and subnormal numbers in every float type."""
     every = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(5)
     tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(
@@ -257,7 +257,7 @@ def test_what_is_refused_leaves_no_file(name: str, tmp_path: Path) -> None:
 
 def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # gives a temporary name of this target
+    with pytest.raises(SystemExit), replacing(str(path)) as beside:  # yields a temporary name for this target
         raise SystemExit
     old, young = (Path(beside[: -len(end)] + end) for end in ("0.tmp", "1.tmp"))
     for left in (old, young, tmp_path / ".islices-0123456789abcdef.tmp"):  # the last file belongs to another target

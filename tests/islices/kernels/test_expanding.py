@@ -126,13 +126,13 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Check names that a builtin, the function or a parameter also has, and expressions that Python does not
-    evaluate."""
+    """Check that expansion changes no result if names clash with a builtin, with the function or with a parameter. Some
+    functions contain expressions that Python does not evaluate."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
-    """Check a function whose file has changed since its import: the function is not expanded."""
+    """Check that a function is not expanded if its file has changed since the import."""
     path = tmp_path / "changing.py"
     scope: dict[str, Any] = {}
     for factor in ("2", "3"):

@@ -1,5 +1,5 @@
-"""Test compiled kernels in unusual installations: no cache folder, no sources, no numba, or a failing numba. Each test
-uses a fresh interpreter, and if necessary a changed copy of the package."""
+"""Test compiled kernels in installations without a cache folder, without sources, without numba, or with a failing
+numba. Each test uses a fresh interpreter, and if necessary a changed copy of the package."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[Path]:
-    """Copy the package to a new folder, and yield the folder for PYTHONPATH."""
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)
@@ -106,7 +105,7 @@ def test_without_numba() -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 9')", "SystemError('initialization failed')"])
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
-    """Check a numba whose import fails. One warning gives the reason, and NumPy computes everything."""
+    """Check that one warning gives the reason if numba cannot be imported. NumPy then computes everything."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")
     subject, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert subject == "NumPy"

@@ -127,7 +127,6 @@ def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:
-    """Return (table, state) after two steps with the gradient `s`."""
     name, hyper = OPTIMIZERS[label]
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     table = table.copy()
@@ -152,7 +151,7 @@ def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def half_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Round float32 numbers to 16 bits by NumPy or ml_dtypes, and return the bits as uint16."""
+    """Round float32 numbers to 16 bits with NumPy or ml_dtypes, and return the bits as uint16."""
     with np.errstate(all="ignore"):
         return x.astype(numpy_dtype(dtype)).view(np.uint16)
 
@@ -190,8 +189,8 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
 @pytest.mark.parametrize("top", [0, 2**11 - 1, 2**22, 2**31 - 1, 2**53, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("n", [1, 3, 2049])
 def test_indices_of_every_size(top: int, n: int) -> None:
-    """Check indices with one or several digits of the radix sort. Some indices are too large to be packed into 64 bits
-    with a position."""
+    """Compare kernels with NumPy for indices with one or several digits in the radix sort. Some indices are too large
+    to be packed into 64 bits with a position."""
     rng = np.random.default_rng([top % 1000, n])
     for index in ("int32", "int64"):
         if top > np.iinfo(index).max:
@@ -231,7 +230,6 @@ def test_threads_change_no_bit(dtype: str, count: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("label", "dtype"), [("adamw-decay", "float32"), ("sgd-decay", "bfloat16")])
 @pytest.mark.parametrize("options", [{}, {"frozen": [0, 3, 4, 11]}], ids=str)
 def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check `rows="all"`: rows without a gradient, frozen rows, dense gradients, and different numbers of threads."""
     s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have no slice
     table = numbers(np.random.default_rng(1), s.dense_shape, dtype)
     for grad in (s, islices.to_dense(s)):

@@ -1,4 +1,5 @@
-"""Test compiled kernels on every kind of memory: right results, no writes elsewhere, no crash, and low memory use."""
+"""Test that compiled kernels work on every kind of memory. They must compute right results, write nowhere else, and use
+little memory."""
 
 from __future__ import annotations
 
@@ -90,8 +91,6 @@ def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
 
 
 def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
-    """Return a dict from names to functions that call an operation, each on a new table."""
-
     def slices() -> IndexedSlices:
         return IndexedSlices(values, ids, shape, **options)
 
@@ -132,8 +131,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Check scatter on views of larger arrays, on arrays in Fortran order and on read-only arrays. Memory outside a
-    view stays unchanged."""
+    """Check scatter into views, arrays in Fortran order and read-only arrays. A view changes in place, the memory
+    outside it stays unchanged, and a read-only array raises."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
@@ -155,8 +154,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check bad indices that were not validated. With and without kernels, tables raise the same IndexError, and
-    nothing crashes."""
+    """Check that steps and scatters raise IndexError for bad indices that were not validated. Each call has the same
+    outcome with and without kernels."""
     code = """
         import itertools
         import numpy as np
@@ -178,7 +177,7 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """Check that a call allocates at most its result, 32 bytes per slice, and a constant."""
+    """Check that a call allocates little more than its result: 32 bytes per slice, and a constant."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)

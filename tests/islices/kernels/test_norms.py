@@ -1,4 +1,4 @@
-"""Compare norms, computed by compiled kernels and by NumPy, with exact arithmetic (SPEC clause 7)."""
+"""Compare norms with exact arithmetic (SPEC clause 7). Compiled kernels and NumPy compute the norms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.shared.tied import exact_norm, tied
 
 
 def check_norm(x: np.ndarray[Any, Any], ord: int = 2) -> None:
-    """Check all bits of the float64 norm of `x`, given as an array, as slices, and as two halves."""
+    """Check that the float64 norm of `x` is right to the last bit, with and without kernels. `x` is given as an array,
+    as slices, and as two halves."""
     expected, ids = exact_norm(x, ord), np.random.default_rng(0).permutation(len(x))
     sliced = IndexedSlices(x[ids, None], ids, (len(x), 1))
     half = len(x) // 2

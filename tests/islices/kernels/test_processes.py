@@ -82,7 +82,8 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------------- settings
 @pytest.mark.outside
 def test_settings_of_the_environment() -> None:
-    """Check values of ISLICES_NUM_THREADS and ISLICES_KERNELS. A bad number gives one warning and the default."""
+    """Check which values of ISLICES_NUM_THREADS and ISLICES_KERNELS are accepted. A bad number gives one warning, and
+    the default applies."""
     code = """
     import warnings
     with warnings.catch_warnings(record=True) as caught:
@@ -132,7 +133,7 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check a call that can start no thread while the pool is busy. The call must wait for parts that the pool begins
+    """Check that a call which can start no thread while the pool is busy waits for the parts that the pool begins
     later."""
     islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
@@ -280,7 +281,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_calls_while_the_interpreter_ends() -> None:
-    """Check calls from atexit handlers, and from threads that outlive the main thread."""
+    """Check that calls work in atexit handlers, and in threads that outlive the main thread."""
     run(
         """
         import atexit

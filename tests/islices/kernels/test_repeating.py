@@ -1,5 +1,5 @@
-"""Test a step that reuses the norm's grouping of indices. The step has NumPy's bits, even if indices change in
-between."""
+"""Test a step that reuses the grouping of indices which a norm has computed. The step has NumPy's bits, even if indices
+change in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def slices() -> IndexedSlices:
 
 
 def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[np.ndarray[Any, Any]]:
-    """Clip `s`, call `between` with the clipped slices, and take a step. Return the table and the state."""
     table = np.ones((ROWS, 3), np.float32)
     optimizer = islices.optim.adam(0.1)
     state = optimizer.init(table)
@@ -36,7 +35,7 @@ def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[n
 
 
 def changed(s: IndexedSlices) -> None:
-    s.indices[7] = (int(s.indices[7]) + 1) % ROWS  # not an index by which kernels recognise the groups
+    s.indices[7] = (int(s.indices[7]) + 1) % ROWS  # not one of the indices by which kernels recognise the groups
 
 
 @pytest.mark.parametrize("between", [lambda s: None, changed, lambda s: islices.coalesce(s)])

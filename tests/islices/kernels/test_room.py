@@ -1,4 +1,4 @@
-"""Test that a step without memory for its compiled kernel raises and changes nothing. Without memory for a compilation,
+"""Test that a step raises and changes nothing if there is too little memory to compile its kernel. Without this check,
 LLVM would end the process."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Test limits that are arrays: under a tape, when traced, when invalid, and in functions that the suite does not
-test."""
+"""Test limits that are arrays. The limits are under a tape, traced or invalid, or belong to functions that the suite
+does not test."""
 
 from __future__ import annotations
 

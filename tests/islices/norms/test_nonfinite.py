@@ -1,5 +1,4 @@
-"""Test the argument `nonfinite`: the effect of "zero" on an optimizer, and the check of the argument in every
-function."""
+"""Test the effect of nonfinite="zero" on an optimizer, and the check of the argument `nonfinite` in every function."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ def test_every_function_and_front_checks_it(name: str) -> None:
 
 
 def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:
-    """Check Adam with nonfinite="zero". A gradient of zeros still changes a row, because Adam's state contains earlier
-    gradients; the argument `apply` skips the step."""
+    """Check that Adam changes rows even if nonfinite="zero" has made their gradients zero, because its state contains
+    earlier gradients. The argument `apply` skips the step."""
     good = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (4, 2))
     optimizer = optim.adam(0.1)
     table = np.zeros((4, 2), np.float32)

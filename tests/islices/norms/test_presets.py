@@ -72,7 +72,7 @@ def test_tensorflow_clip_by_global_norm(tf: Any) -> None:
         return [(a.values, c.values), (b, d), (norm, theirs)]
 
     # the factor has the norm's error (1 ulp, up to 2 next to a power of two) and two roundings
-    assert largest(pairs) <= 4  # measured: 0: in this build even the sums agree
+    assert largest(pairs) <= 4  # measured: 0, because in this build even the sums agree
 
 
 def test_tensorflow_clip_by_norm(tf: Any) -> None:
@@ -86,8 +86,8 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
-    """Check the clips of Keras's optimizers. A step of SGD with rate 1, from zeros, shows that the optimizer uses the
-    compared clip."""
+    """Compare the clips of Keras's optimizers with those of islices. A step of SGD from zeros with rate 1 shows that
+    the optimizer uses the compared clip."""
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another framework here")

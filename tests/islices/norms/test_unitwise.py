@@ -1,5 +1,5 @@
-"""Compare clips along axes, by root mean squares and by parameter norms with optax's functions, and test the clips'
-gradients.
+"""Compare three kinds of clips with optax's functions: clips along axes, by root mean squares, and by parameter norms.
+Test the gradients of these clips.
 
 The golden vectors test the bits of the clips.
 """

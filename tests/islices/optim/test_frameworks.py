@@ -1,8 +1,9 @@
-"""Test each record against the frameworks' optimizers: their defaults, and 24 steps of weights and state.
+"""Compare each optimizer with those of the frameworks: its defaults, and the weights and state of 24 steps.
 
-Each element's difference is counted in units of eps * (|start| + the sum of |changes|); 0 units are equal bits.
-docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in another order. As a
-script, this file compares torch's bits with NumPy's root in torch; a test runs the script with FMA turned off.
+The unit of an element's difference is eps times (its start plus the sum of its changes, as absolute values); 0 units
+mean equal bits. docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
+another order. If this file runs as a script, NumPy computes torch's roots, and the script prints the differences that
+remain. A test runs the script with FMA turned off.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Row(NamedTuple):
-    """An optimizer of islices and the framework's optimizer to compare it with. Hyperparameters that the semantics
-    lacks are omitted."""
+    """An optimizer of islices, and settings for its comparison with the framework's optimizer. `hyper` omits
+    hyperparameters that the semantics lacks."""
 
     semantics: str
     label: str
@@ -129,8 +130,8 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """Return a class or function of the framework. A record may list several, and `place` selects one; the last is for
-    dense gradients."""
+    """Return the framework's class or function for an optimizer. A record may list several, from which `place` selects
+    one; the last is for dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -146,7 +147,6 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """Return the framework's optimizer for a row."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -251,8 +251,8 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 # ---------------------------------------------------------------------- steps
 def gradients(row: Row) -> Iterator[islices.IndexedSlices]:
-    """Yield gradients with different rows and sizes: duplicates, stored zeros, rows that cancel, no rows. The last row
-    of the table never occurs."""
+    """Yield gradients of different sizes. Some have duplicates, stored zeros, rows that cancel, or no rows. The last
+    row of the table never occurs."""
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))
@@ -306,8 +306,8 @@ def test_steps_are_the_frameworks_own(row: Row) -> None:
 
 @pytest.mark.outside
 def test_bits_of_torch_where_it_rounds_once() -> None:
-    """Check the bits of torch on x86-64, where FMA can be turned off. Optimizers whose sums have another order are
-    omitted."""
+    """Compare bits with torch on x86-64, where FMA can be turned off. Optimizers that add in another order than torch
+    are omitted."""
     plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "ISLICES_KERNELS": "0"}
     done = subprocess.run([sys.executable, __file__], env={**os.environ, **plain}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -319,7 +319,8 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return whether torch uses FMA, and a dict from rows to differences from torch with NumPy's root."""
+    """Return two values: whether torch uses FMA, and a dict from rows to their differences from torch if NumPy computes
+    torch's roots."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

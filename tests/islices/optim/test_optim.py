@@ -142,8 +142,8 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """Check a tf.Variable with a state of tensors. In a tf.function, the variable would change and the state would
-    not."""
+    """Check that a tf.Variable with a state of tensors raises. In a tf.function, the variable would change and the
+    state would not."""
     pytest.importorskip("tensorflow")
     optimizer, table = optim.adam(0.1), tensorflow_variable(START)
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")
@@ -231,7 +231,7 @@ def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytes
 
 
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
-    """Check a table of 2^31 + 20 rows. Only one row of its 4 GiB is written."""
+    """Check that rows can be frozen in a table of 2^31 + 20 rows. Only one row of the table's 4 GiB is written."""
     rows = 2**31 + 20
     try:
         table = np.zeros((rows,), np.float16)
@@ -290,7 +290,7 @@ def test_repr() -> None:
 
 
 def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
-    """Check that sparse gradients give one warning per table, and dense gradients none."""
+    """Check that sparse gradients cause one warning per table, and that dense gradients cause no warning."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),

@@ -1,5 +1,5 @@
-"""Test optimizers' rules in compiled kernels: errors, and one kernel per rule. The suite compares the bits with the
-oracle."""
+"""Test the rules of optimizers in compiled kernels: their errors, and that each rule has one kernel. The suite compares
+the bits with the oracle."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Take each step with a new optimizer that has the rate of this step as a constant. Return the table and the
+    """Take each step with a new optimizer whose constant rate is the rate of that step. Return the table and the
     state."""
     table = TABLE.copy()
     state = make(0.5).init(table)

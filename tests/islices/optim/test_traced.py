@@ -1,4 +1,4 @@
-"""Test optimizers inside each framework's compiler: donation, variables, skipped steps, torch.compile."""
+"""Test optimizers inside each framework's compiler, with donation, variables, skipped steps and torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer a case of the golden vectors; case and answer are JSON."""
+"""Answer a case of the golden vectors. The case and its answer are JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def operation(name: str) -> Callable[..., Any] | None:
 
 
 def infinite(x: Any) -> Any:
-    """Convert the order of a norm to a number: JSON writes infinity as a text."""
+    """Convert the order of a norm to a number. In JSON, an infinite order is a string."""
     return float(x) if isinstance(x, str) and x in ("inf", "-inf") else x
 
 

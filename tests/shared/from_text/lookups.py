@@ -131,7 +131,7 @@ def scale_by_frequency(s: Slices) -> Slices:
 
 # ---------------------------------------------------------------------- rows and bags
 def _rows(table: Array, found: Ids) -> Any:
-    """Return the row of each id; an absent id has zeros."""
+    """Return the row of each id, or zeros if the id is absent."""
     out = np.zeros((len(found.ids), *table.x.shape[1:]), table.x.dtype)
     for k in np.flatnonzero(~found.absent):
         out[k] = table.x[found.ids[k]]

@@ -243,7 +243,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """Return the float64 sum of each slot's row; an empty slot has zeros."""
+    """Return the float64 sum of each slot's row. Empty slots get zeros."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)
@@ -253,7 +253,7 @@ def sums_at_slots(x: Any) -> Any:
 
 
 def gradient(op: str, xs: list[Any], upstream: list[Array], limit: float = 0.0, **options: Any) -> list[Array]:
-    """Return the gradient of sum(op(xs) * upstream) with respect to the stored values of each leaf."""
+    """Return the gradient of ``sum(op(xs) * upstream)`` with respect to the stored values of each leaf."""
     stored = [x.values if isinstance(x, Slices) else x for x in xs]
     if op == "clip_by_value":
         return [_by_value(xs[0], upstream[0], **options)]

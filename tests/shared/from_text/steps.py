@@ -25,7 +25,8 @@ LEAST = 1e-290
 
 
 def powers(beta: float, t: int) -> float:
-    """Return beta^t: multiply the first half of 32 factors by the second half until one factor is left."""
+    """Return beta^t as the product of 32 factors. The first half of the factors is multiplied by the second half until
+    one factor is left."""
     factors = []
     for k in range(32):
         factors.append(beta if t >> k & 1 else 1.0)
@@ -59,7 +60,7 @@ def root_of(n: Any, p: float, digits: int) -> Any:
 
 
 class Step:
-    """The numbers of one step; reading a number rounds it to the wide type."""
+    """The numbers of one step. A number that is read by its name is rounded to the wide type."""
 
     def __init__(self, name: str, hyper: dict[str, Any], t: int, kind: Any) -> None:
         self.name, self.t, self.kind = name, t, kind
@@ -111,7 +112,6 @@ def _largest(a: Any, b: Any) -> Any:
 
 
 def rule(s: Step, w: Any, g: Any, a: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return (the rows after a step, their state after the step)."""
     h, n, t, name, lr = s.h, s.n, s.t, s.name, s["lr"]
     if s.some("weight_decay"):
         if name in ("adamw", "lion") or (name == "nadam" and h["decoupled_weight_decay"]):

@@ -1,4 +1,4 @@
-"""The adapter of `loopback`: it has the host's primitives, and boxes every array that it returns.
+"""The adapter of `loopback`, which has the host's primitives and boxes every array that it returns.
 
 The adapter computes with the object ``arithmetic``, which tests of broken backends replace.
 """

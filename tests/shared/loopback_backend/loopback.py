@@ -90,8 +90,8 @@ Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
-    """Return the content of an operation's second operand: an array of the same dtype, or a Python number in this
-    dtype."""
+    """Return the NumPy array in an operation's second operand. The operand is an array of the same dtype, or a Python
+    number, which gets this dtype."""
     inside = unbox(x)
     if type(other) in (int, float):
         return np.asarray(other, inside.dtype)
@@ -104,7 +104,6 @@ def _operand(x: LoopbackArray, other: object) -> Any:
 
 # ---------------------------------------------------------------------- only for the adapter
 def box(inside: Any, kind: type = LoopbackArray) -> Any:
-    """Return an object of the framework that contains a NumPy array, or the parts of a sparse gradient."""
     x = object.__new__(kind)
     object.__setattr__(x, "_inside", np.asarray(inside) if kind is LoopbackArray else inside)
     return x

@@ -1,4 +1,5 @@
-"""Probes of JAX: at[].add, segment sums, lookups, BCOO, and rounding on the CPU in eager code and under jit."""
+"""Probes of JAX. The probes cover at[].add, segment sums, lookups, BCOO, and rounding on the CPU in eager code and
+under jit."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def half_ones() -> jax.Array:
 
 
 def grown() -> bool:
-    """Return True if a gather's gradient needs more memory than half of the table."""
+    """Return True if the gradient of a gather needs more than half of the table's memory."""
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2

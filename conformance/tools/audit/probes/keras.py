@@ -1,4 +1,5 @@
-"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend: operators, layers, clips, steps."""
+"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend. The probes cover operators, layers, clips and
+steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Probes of row_sparse arrays in MXNet: type, linear operations, norms, clips, gluon's layers, autograd, rounding,
-steps."""
+"""Probes of row_sparse arrays in MXNet. The probes cover the type, linear operations, norms, clips, gluon's layers,
+autograd, rounding and steps."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ TABLE = jnp.asarray(WEIGHTS)
 
 
 def updated(transformation: Any, x: Any, table: Any = None) -> Any:
-    """Return the updates that a transformation computes for the gradient x. Without `table`, x also takes the place of
-    the parameters."""
+    """Return the updates that a transformation computes for the gradient x. If there is no `table`, x also takes the
+    place of the parameters."""
     table = x if table is None else table
     return transformation.update(x, transformation.init(table), table)[0]
 

@@ -1,5 +1,5 @@
-"""Probes of tf.IndexedSlices in TensorFlow: operators, norms, clips, gathers, scatters, loops, XLA, rounding,
-memory."""
+"""Probes of tf.IndexedSlices in TensorFlow. The probes cover operators, norms, clips, gathers, scatters, loops, XLA,
+rounding and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Probes of sparse COO tensors in PyTorch: sums, norms, clips, lookups, bags, memory, autograd, optimizers."""
+"""Probes of sparse COO tensors in PyTorch. The probes cover sums, norms, clips, lookups, bags, memory, autograd and
+optimizers."""
 
 from __future__ import annotations
 
@@ -154,8 +155,8 @@ def half_done() -> Any:
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Return "stepped" or "skipped": whether a GradScaler takes the step for a gradient with two slices of one row,
-    each with `value`."""
+    """Return "stepped" if a GradScaler takes the step, else "skipped". The gradient has two slices of one row, each
+    with `value`."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))

@@ -15,5 +15,5 @@ and each module of a framework that differentiates also has
     gradient(table, ids, upstream) -> {label: call}
         The calls of islices, then the calls of the framework.
 
-If a call does less or other work than islices, the label ends in a remark in brackets.
+If a call omits a part of the work, or does other work, its label ends in a remark in brackets.
 """

@@ -1,4 +1,4 @@
-"""TensorFlow's steps for the bench: in tf.function, with Keras, and written by hand."""
+"""TensorFlow's steps for the bench. The steps run in tf.function, use Keras, or are written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's steps for the bench: with its compiler, with its optimizers, with FBGEMM, and written by hand.
+"""torch's steps for the bench. The steps use torch's compiler, torch's optimizers or FBGEMM, or are written by hand.
 
 FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. FBGEMM 1.9 does not load with torch 2.13.
 """
@@ -150,8 +150,8 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return a function that makes an implementation: torch's sparse backward pass, `clip` if given, and the step of
-    the optimizer class `make`."""
+    """Return a function that makes an implementation. The implementation runs torch's sparse backward pass, then `clip`
+    if it is given, then the step of the optimizer class `make`."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
@@ -208,8 +208,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return an implementation that sums the gradients of rows directly from the gradient of the bags, without one
-        slice per id."""
+        """Return an implementation that sums the gradients of rows directly from the gradient of the bags. The
+        implementation does not make one slice per id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)

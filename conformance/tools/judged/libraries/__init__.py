@@ -1,2 +1,2 @@
-"""The judged libraries. Each library has a module with `LIBRARY`, the name of the library's distribution, and
+"""The judged libraries. Each library has a module, which defines `LIBRARY` (the name of the library's distribution) and
 `entries()`."""

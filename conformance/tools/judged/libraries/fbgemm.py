@@ -1,4 +1,4 @@
-"""FBGEMM's split table-batched embeddings on the CPU. The optimizer runs in the backward pass."""
+"""FBGEMM's split table-batched embeddings on the CPU. The backward pass of these embeddings runs the optimizer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""paddle.optimizer on the CPU, with dense gradients, and with gradients of embeddings with sparse=True
-(SelectedRows)."""
+"""paddle.optimizer on the CPU. The gradients are dense, or are SelectedRows from embeddings with sparse=True."""
 
 from __future__ import annotations
 
@@ -66,6 +65,6 @@ def entries() -> Iterator[Judged]:
     for name, formula in SPARSE:
         chosen = {"lazy_mode": True} if name == "Adam" else {}
         given = "(lazy_mode=True)" if chosen else ""
-        step = lacking(paddle_step(name, **chosen), "weight_decay")  # which raises an error
+        step = lacking(paddle_step(name, **chosen), "weight_decay")  # weight decay raises an error for sparse gradients
         yield Judged(f"paddle.optimizer.{name}{given}, sparse=True", formula, step)
     yield Judged("paddle.nn.ClipGradByGlobalNorm", "tensorflow.clip_by_global_norm", clip)

@@ -2,8 +2,8 @@
 of the intended formula.
 
 bitsandbytes-foundation/bitsandbytes#2010: the CPU and Triton kernels of AdamW apply the decay after the update.
-flagos-ai/FlagGems#4988: Adam has the decoupled weight decay of AdamW. pytorch/FBGEMM#5908: the reference of a test
-applies the decay twice: to the gradient, and to the weights.
+flagos-ai/FlagGems#4988: Adam uses the decoupled weight decay of AdamW. pytorch/FBGEMM#5908: the reference
+implementation in a test applies the decay twice, once to the gradient and once to the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ F = np.float32
 def adam(wrong: bool, coupled: bool) -> Any:
     """Return a step of Adam with coupled or decoupled decay.
 
-    With `wrong`, decoupled decay replaces coupled decay, or decoupled decay follows the update instead of preceding it.
+    If `wrong` is True and `coupled` is True, the decay is decoupled instead. If only `wrong` is True, the decoupled
+    decay follows the update instead of preceding the update.
     """
 
     def step(
@@ -42,8 +43,8 @@ def adam(wrong: bool, coupled: bool) -> Any:
 
 
 def rowwise(wrong: bool) -> Any:
-    """Return a step of row-wise Adagrad with L2. With `wrong`, the decay is applied twice, as in the test's
-    reference."""
+    """Return a step of row-wise Adagrad with L2. If `wrong` is True, the decay is applied twice, as in the reference
+    implementation of the test."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         rows, places = np.unique(g.indices, return_inverse=True)

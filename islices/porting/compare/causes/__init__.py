@@ -1,4 +1,4 @@
-"""Collect the causes: every `Cause` in the modules of this folder, with the most specific first."""
+"""Collect every `Cause` in the modules of this folder, and sort the causes so that the most specific one is first."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Define the causes that clip one side, or clip both by different norms.
+"""Define the causes that come from clipping: only one side is clipped, or the sides are clipped with different norms.
 
-Clipping a gradient g to the limit M results in g * M / N. N is the norm of g, or of the slots of g before duplicates
-are summed, plus the epsilon of the clip's formula. So two sides a and b that are clipped to the same limit have the
-ratio a / b = N_b / N_a.
+If a gradient g is clipped to the limit M, the result is g * M / N. Here N is a norm plus the epsilon of the formula.
+The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if two sides a and b are
+clipped to the same limit, a / b = N_b / N_a.
 
-Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than (4
-log2(n) + 16) eps / 2. This bound is the tolerance of every factor that contains a norm.
+Frameworks sum the squares of a norm in different orders. The relative error of a blocked or pairwise sum of n elements
+is less than (4 log2(n) + 16) eps / 2. This bound is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM
 from islices.porting.compare.cause import Cause, Factor, Lines
 from islices.porting.compare.comparison import Comparison
 
-#: The cost in bits of a factor that comes from the norms of one tensor, because these norms also have to agree with the
-#: limit.
+#: The cost in bits of a factor that is computed from the norms of single tensors. The cost is low because these norms
+#: also have to agree with the limit.
 COST = 6.0
 #: The lines that clip: all tensors by their common norm (TOGETHER, OPTAX), or each tensor by its norm (ALONE).
 CLIP, EACH = "islices.clip_by_global_norm(grads, {max_norm:.6g})", "islices.clip_by_norm(grads, {max_norm:.6g})"
@@ -35,8 +35,8 @@ OPTAX = (
 class Norms(NamedTuple):
     """The norms of one side.
 
-    `true` is the norm of all tensors together, and `raw` the norm of the unsummed slots of all tensors (None if
-    unknown). `each` has the norm of each tensor.
+    `true` is the norm of all tensors together. `raw` is the norm of all slots before duplicates are summed, or None if
+    the slots are unknown. `each` is a list with the norm of each tensor.
     """
 
     true: float
@@ -47,8 +47,8 @@ class Norms(NamedTuple):
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
     """Return the norms of a and b.
 
-    If the slots of a side are unknown, the norm of the slots is estimated from the norm of the rows. The ratio of the
-    two norms is then the ratio on the other side, or in the raw gradient.
+    If the slots of a side are unknown, this function estimates their norm from the norm of the side's rows. The
+    assumption is that both norms have the same ratio as on the other side or in the raw gradient.
     """
     whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
     slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
@@ -63,10 +63,10 @@ def _norms(both: Comparison) -> tuple[Norms, Norms]:
 
 
 class Clipping:
-    """The facts about clipping: the norms of both sides before and after the changes so far.
+    """The norms of both sides, before all changes (`norms`) and after the changes so far (`left`).
 
     `tolerance` is the relative tolerance of a factor that contains a norm. `before` is the norm of the raw gradient, or
-    None unless the raw gradient of every tensor is known.
+    None if the raw gradient of any tensor is unknown.
     """
 
     def __init__(self, now: Comparison) -> None:
@@ -78,8 +78,8 @@ class Clipping:
         self.before = None if None in self.raw else math.hypot(*filter(None, self.raw))
 
     def is_limit(self, norm: float) -> bool:
-        """Return True if a norm is finite and positive, and equals the given limit within the tolerance. If no limit is
-        given, any such norm counts."""
+        """Return True if a norm is finite and positive, and equals the caller's limit within the tolerance. If the
+        caller passed no limit, return True for every finite and positive norm."""
         given = self.given
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
@@ -94,11 +94,11 @@ class Clipping:
         return (b / left[1]) / (a / left[0])
 
     def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
-        """Yield the cases in which one side clips all tensors by their common norm, and the other side clips in another
-        way.
+        """Yield the cases in which one side seems to clip all tensors by their common norm, while the other side does
+        not.
 
-        A case is (the other side, norms of the tensors there, limit, relative tolerance of the limit, limit for the
-        text).
+        A case is a tuple of five items: the other side, the norms of its tensors, the limit, the relative tolerance of
+        the limit, and the limit as the report shows it.
         """
         for side in (1, 0):
             limit = self.norms[1 - side].true
@@ -108,18 +108,19 @@ class Clipping:
 
     @property
     def ratios(self) -> list[float]:
-        """Return the ratio a / b of each tensor's norms, or an empty list if there is only one tensor or a norm is
-        zero."""
+        """Return, for each tensor, the norm in a divided by the norm in b. Return an empty list if there is only one
+        tensor, or if a norm is zero or not finite."""
         a, b = (side.each for side in self.left)
         return [x / y for x, y in zip(a, b, strict=True)] if len(a) > 1 and all(0 < n < math.inf for n in a + b) else []
 
     def unlike(self, ratios: Sequence[float]) -> bool:
-        """Return True if the ratios differ by more than the rounding of the norms explains."""
+        """Return True if the ratios differ by more than rounding errors in the norms can explain."""
         return max(ratios) > min(ratios) * (1 + 8 * self.tolerance)
 
 
 def _added(norm: float) -> float:
-    """Return the largest relative change of a norm by the epsilon that a clip's formula adds (torch: 1e-6)."""
+    """Return the largest relative change of a norm if a clipping formula adds an epsilon to the norm, such as torch's
+    1e-6."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -130,8 +131,8 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 def _round_number(x: float, tolerance: float) -> float | None:
     """Return the number of at most two decimal digits that is close to x, or None if there is none.
 
-    Users mostly choose a max_norm with few digits. Too many 16-bit numbers are close to short decimals, so the user
-    must give the limit of a 16-bit gradient.
+    Users mostly choose a max_norm with few digits. Return None if the tolerance is as large as for 16-bit gradients,
+    because then too many numbers are close to a short decimal.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
@@ -141,7 +142,7 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield factors between two sides that are both clipped to the same limit after the changes so far."""
+    """Yield the factors that result if both sides are clipped to the same limit after the changes so far."""
     c = Clipping(now)
     for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
         if (ratio := c.factor(a, b)) and a and c.is_limit(a):
@@ -153,7 +154,7 @@ CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 
 def unsummed(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for one side that computes the clipping norm before it sums duplicates."""
+    """Yield the factors that result if one side computes the norm for clipping before it sums duplicates."""
     c = Clipping(now)
     (true_a, raw_a, _), (true_b, raw_b, _) = c.norms
     for side, a, b in (("b", true_a, raw_b), ("a", raw_a, true_b)):
@@ -169,7 +170,8 @@ DUPLICATES = Cause(
 
 
 def per_tensor(now: Comparison) -> Iterator[Factor]:
-    """Yield factors if one side clips all tensors by their common norm and the other clips each tensor by its norm."""
+    """Yield the factors that result if one side clips all tensors by their common norm, and the other side clips each
+    tensor separately."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         if _near(max(own), limit, near) and c.unlike(c.ratios):
@@ -188,7 +190,8 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for one side that clips all tensors but one by the common norm of the clipped tensors."""
+    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common
+    norm."""
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         for t, pair in enumerate(now.pairs):
@@ -217,10 +220,10 @@ LEFT_OUT = Cause(
 
 # ---------------------------------------------------------------------- one is clipped
 def clipped(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for one clipped side and one unclipped side.
+    """Yield the factors that result if one side is clipped and the other side is not.
 
-    The limit is the limit that the caller gave, or a round number. If the other side is the given raw gradient, the
-    limit may be any number.
+    The limit is the caller's `max_norm`. If the caller passed no `max_norm`, the limit must be a round number, or the
+    raw gradient must be known.
     """
     c = Clipping(now)
     for norms, bound in product((c.norms, c.left) if now.chain else (c.norms,), (1, 0)):
@@ -228,8 +231,8 @@ def clipped(now: Comparison) -> Iterator[Factor]:
         before = loose.true if c.before is None else c.before
         if not now.chain and not _near(loose.true, before, c.tolerance):
             continue  # the other side is not the gradient before clipping
-        # (the kind in words, the norm of the clipped side, the norm of the other side, the smallest norm that gets an
-        # epsilon)
+        # (text for the report, norm of the clipped side, norm of the other side, smallest norm to which the formula
+        # adds an epsilon)
         kinds = [("", tight.true, before if now.chain else loose.true, tight.true)]
         if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
             kinds.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
@@ -260,8 +263,8 @@ CLIPPED = Cause("clipped", 240, foretell=clipped, side_does=True, fix=_unclip)
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor a / b for each pair of clip formulas with different epsilons, if the norm before clipping is
-    known."""
+    """Yield the factor a / b for each pair of clipping formulas with different epsilons. Yield nothing if the norm
+    before clipping is unknown."""
     c = Clipping(now)
     norm = c.before
     if not norm:

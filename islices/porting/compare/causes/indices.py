@@ -1,5 +1,5 @@
-"""Define the causes that drop rows from one side, shift row numbers by one, or keep only the last duplicate of a
-row."""
+"""Define the causes that concern row numbers: missing rows, row numbers that are off by one, and overwritten
+duplicates."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, Stored, contained, wide
 
-#: The most row numbers that the details of a cause contain.
+#: The largest number of row numbers in the details of a cause.
 SHOWN = 10
 
 
 # ---------------------------------------------------------------------- missing rows
 def _shown(rows: list[int]) -> str:
-    """Return the first row numbers of a sorted list, in words."""
+    """Return a phrase with the first five row numbers of a list."""
     shown = ", ".join(map(str, rows[:5]))
     return f"row {shown}" if len(rows) == 1 else f"rows {shown}{', ...' if len(rows) > 5 else ''}"
 
@@ -29,7 +29,7 @@ def _shown(rows: list[int]) -> str:
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that one side has a gradient for the padding row, and the other side has zeros or no row there."""
     given = both.context.padding_idx is not None
-    pads: dict[str, int] = {}  # of each tensor
+    pads: dict[str, int] = {}  # tensor -> number of its padding row
     for x, y, pair in both.sides(which):
         holds, others = (z.ids[nonzero_rows(z.values)] for z in (x, y))
         lacking = holds[~contained(holds, others)]
@@ -61,8 +61,8 @@ PADDING = Cause(
 
 
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side stores rows of zeros, such as a masked padding row, and the other side does not store these
-    rows."""
+    """Propose that one side stores rows of zeros that the other side does not store. A masked padding row is an
+    example."""
     rows = [row for x, y, _ in both.sides(which) for row in _extra_zeros(x, y).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
     if len(set(rows)) == 1 and set(rows) <= {whole.padding or 0 for whole in both.source}:  # frameworks mask row 0
@@ -87,7 +87,7 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 def shifted(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that row numbers on one side are larger or smaller by one.
 
-    The search can make this change only before all other changes.
+    Yield nothing if the comparison already contains a change, because only unchanged tensors can be renumbered.
     """
     for step in () if both.chain else (1, -1):
         moved = [_shifted(whole.a, whole.b, step) for whole in both.source]
@@ -97,8 +97,8 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _shifted(x: Stored, y: Stored, step: int) -> Stored | None:
-    """Return the tensor x with shifted row numbers. Return None if the shift does not increase the number of rows that
-    x and y have in common, or if the row shapes differ."""
+    """Return the tensor x with `step` added to its row numbers. Return None if x and y then do not have more rows in
+    common than before, or if the row shapes differ."""
     limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
     more = contained(x.ids + step, y.ids).sum() > contained(x.ids, y.ids).sum()
     if x.row_shape != y.row_shape or not more:

@@ -1,4 +1,5 @@
-"""Define the causes of a constant factor: losses with different divisors, and a factor whose origin is unknown."""
+"""Define two causes of a constant factor: the losses have different divisors, or the origin of the factor is
+unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from islices.porting.compare.stored import Stored
 
 
 def mean(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors between two sides whose losses have different divisors, such as samples and tokens."""
+    """Yield the factors that result if the losses of both sides have different divisors, such as the number of samples
+    and the number of tokens."""
     counts = {1: ["nothing"], **_counts(now)}
     pairs = list(permutations(counts, 2))
     for p, q in pairs:  # a is divided by p, b by q
@@ -63,8 +65,8 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(now: Comparison) -> Iterator[Factor]:
-    """Yield one factor for all tensors, estimated from the elements. If a whole number n fits, or 1 / n, yield n or 1 /
-    n instead."""
+    """Yield one factor for all tensors, which is estimated from the elements. If a whole number or the reciprocal of a
+    whole number fits, yield that number instead."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or now.agree(exact=False):
         return
@@ -83,8 +85,8 @@ def constant(now: Comparison) -> Iterator[Factor]:
 
 
 def _times(details: Mapping[str, Any], framework: str) -> str:
-    """Return the line that scales the loss by the factor. If the reciprocal of the factor is a whole number, the line
-    divides."""
+    """Return the line of code that multiplies the loss by the factor. If the reciprocal of the factor is a whole
+    number, the line divides the loss by this number."""
     c = details["factor"]
     whole = round(1 / c)
     return f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}"

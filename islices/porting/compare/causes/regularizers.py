@@ -1,6 +1,5 @@
-"""Define the cause "regularizer": one side's loss has a penalty on the table, so that side's gradient contains lambda
-times the table.
-"""
+"""Define the cause "regularizer": the loss of one side contains an L2 penalty on the table. The gradient of that side
+then contains lambda times the table."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-#: The number of elements that may agree by chance if all values are small whole numbers.
+#: If all values are small whole numbers, up to this many elements may agree by chance.
 FEW = 4
 
 
 def regularizer(both: Comparison, which: int) -> Iterator[Change]:
-    """Yield a change that adds the gradient of a penalty, lambda times the table, to one side. Lambda is estimated for
-    each tensor, even if the sides also differ by a factor."""
+    """Yield a change that adds lambda times the table, the gradient of a penalty, to one side. The function estimates
+    lambda for each tensor. The estimate is right even if the sides also differ by a constant factor."""
     strengths: dict[str, float] = {}
     cost = 0.0
     for x, y, pair in both.sides(which):
@@ -33,7 +32,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
             strength, bits = _fitted(x.values.ravel(), y.values.ravel(), table.ravel(), max(x.eps, y.eps))
             if strength > 0:
                 strengths[pair.name] = strength
-                # a number with many digits, or one that few elements determine, costs the evidence of one element
+                # lambda costs the evidence of one element if it has many digits or if only few elements determine it
                 decided = bits == FREE or np.count_nonzero(table) < FEW
                 cost += max(bits, PRECISION[y.dtype]) if decided else bits
     if not strengths:
@@ -56,8 +55,8 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
-    """Return (the line that adds the penalties to the loss, the line that removes them). Each strength has one term; if
-    the strengths differ, each term names its tables."""
+    """Return (the line that adds the penalties to the loss, the line that removes them). A line contains one term per
+    strength. If there are several strengths, each term lists the tables to which it applies."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
@@ -70,7 +69,7 @@ REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_
 
 def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
     """Return (rows of x, rows of y, rows of the table) for all rows that x or y has. Return None if the table is
-    unknown or too small."""
+    unknown or has too few rows, or if the row shapes of x and y differ."""
     ids = np.union1d(x.ids, y.ids)
     if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None

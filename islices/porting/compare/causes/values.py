@@ -1,5 +1,5 @@
-"""Define the causes that change the values of rows: another type, the opposite sign, 16-bit rounding, or a bound on
-values or row norms."""
+"""Define the causes that change the values of rows: another dtype, the opposite sign, rounding to 16 bits, and bounds
+on values or row norms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from islices.porting.compare.stored import Array, wide
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: The number of slots to check for 16-bit values.
 SAMPLED = 8192
-#: The relative distance below which two limits count as equal: 16-bit types round each element by up to this much.
+#: Two limits count as equal if their relative distance is below this number, by which 16-bit dtypes may round an
+#: element.
 CLOSE = 2.0**-8
 
 
 # ---------------------------------------------------------------------- types and signs
 def same_values(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that both sides have the same values, but in different types."""
+    """Propose that both sides have the same values in different dtypes."""
     a, b = ("/".join(sorted({p.side(k).dtype for p in both.pairs if p.a.dtype != p.b.dtype})) for k in (0, 1))
     text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
     yield Change(lambda x, y, pair: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None, text)
@@ -39,7 +40,7 @@ DTYPE = Cause(
 
 
 def rounded(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side equals the other side after rounding to a narrower type."""
+    """Propose that one side contains the values of the other side, rounded to a narrower dtype."""
     types = sorted({y.dtype for x, y, _ in both.sides(which) if _narrower(x, y)})
 
     def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
@@ -54,7 +55,7 @@ def _narrower(x: Rows, y: Rows) -> bool:
 
 
 def _round_to(x: Array, dtype: str) -> Array:
-    """Return float64 values rounded to another type, as float64."""
+    """Round float64 values to another dtype, and return them as float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
@@ -75,12 +76,12 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix="loss = -loss")
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side computed its slots in a 16-bit type and stored the slots in a wider type."""
+    """Propose that one side computed its slots in a 16-bit dtype, and stored them in a wider dtype."""
     for dtype in HALVES:
-        tops: dict[str, float] = {}  # of each tensor
+        tops: dict[str, float] = {}  # tensor -> its largest absolute value
         for x, y, pair in both.sides(which):
             known = x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype)
-            # float16 also represents the eight bits of a bfloat16
+            # float16 can also represent the eight significant bits of a bfloat16
             if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
                 tops[pair.name] = float(np.abs(x.values).max(initial=0.0))
 
@@ -103,7 +104,7 @@ AUTOCAST = Cause(
 
 
 def _representable(y: Rows, dtype: str) -> bool:
-    """Return True if at least one sampled value is not zero, and all fit into the significand of the type."""
+    """Return True if all sampled values fit into the significand of the dtype, and at least one of them is not zero."""
     some = (y.values if y.slots is None else wide(y.slots[1])).reshape(-1)[:SAMPLED]
     mantissa, exponent = np.frexp(some)
     bits = PRECISION[dtype]
@@ -112,8 +113,8 @@ def _representable(y: Rows, dtype: str) -> bool:
 
 # ---------------------------------------------------------------------- bounds
 def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
-    """Return a cause that bounds the sizes of elements or rows on one side. At least three sizes must reach the
-    limit."""
+    """Make a cause: one side limits the absolute values of its elements, or the norms of its rows. The function `sizes`
+    computes these values or norms."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
@@ -131,12 +132,12 @@ def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array],
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
-    """Yield (limit, cost in bits). The limit is the largest size on the other side, if at least three elements or rows
-    reach it.
+    """Yield up to two pairs (limit, cost in bits). The limit is the largest size on the other side, provided that at
+    least three elements or rows have this size.
 
-    The first limit is in the units of the other side. The second limit is in the units of this side, because each
-    tensor may also be scaled; the scale is computed from the sizes below the limit. For the second limit, all tensors
-    must have the same limit.
+    The first limit is the size as the other side contains it. The other side may also be scaled by a factor. So the
+    second limit is divided by the factor, which is estimated from the elements or rows below the limit. The second
+    limit must be the same for all tensors.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):
@@ -151,7 +152,7 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
             below &= (own > 0) & (theirs > 0)
             if below.any():
                 scaled.append(top / float(np.median(theirs[below] / own[below])))
-    if plain:  # the tensors of the other side reach a limit in the units of that side
+    if plain:  # at least one tensor of the other side reaches a limit
         yield _short(max(plain))
     if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
         yield _short(scaled[0])

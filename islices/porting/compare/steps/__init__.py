@@ -1,4 +1,4 @@
-"""Explain optimizer steps: find the rule that computes the table after a step, and the differences between two rules.
+"""Explain how two optimizer steps differ: find the optimizer that made each step, and compare both optimizers.
 
 `islices.porting.trajectory` uses this package.
 """

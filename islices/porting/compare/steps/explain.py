@@ -1,8 +1,8 @@
-"""Explain the difference of two steps: find the recipe of each side's step, and the traits in which the two recipes
-differ.
+"""Explain the difference of two optimizer steps: find the recipe of each side's step, and the traits in which the two
+recipes differ.
 
-`islices.porting.compare.steps.identify` finds the recipes of each side separately. This module tries pairs of recipes,
-the most similar pair first, and reports a trait only if the trait changes the step on enough elements.
+`islices.porting.compare.steps.identify` finds the recipes that may have made each side's step. This module tries pairs
+of recipes, the most similar pair first. A trait is reported only if it changes enough elements of the step.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from islices.porting.compare.steps.side import Elements, Side, TableStep
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
 from islices.porting.compare.stored import read
 
-#: The number of pairs of recipes to compare in full, and the cost of a differing trait in bits.
+#: The number of pairs of recipes to compare in full, and the cost in bits of each trait that differs.
 PAIRS, WEIGHT = 12, 12.0
 
 
 def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, str] = ("a", "b")) -> Difference:
-    """Compare the tables after one step of each side, and name the differences between the optimizers of the steps.
+    """Compare the tables after one step of each side, and report how the optimizers of the two steps differ.
 
-    A cause is reported under two conditions. First, the recipes reproduce each side's step within the bound on
-    rounding. Second, without the cause the step would differ on more elements than chance explains (SPEC clause 22). If
-    both sides use the same recipe on different inputs, there is no cause.
+    The result contains a cause only under two conditions. First, the recipes reproduce both steps within the bound on
+    rounding. Second, without the cause, more elements of the step would be different than chance explains (SPEC clause
+    22). If both sides use the same recipe and only the inputs differ, the result contains no cause.
     """
     stored = read(a.after, table, "a"), read(b.after, table, "b")
 
@@ -46,8 +46,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
 
 def _steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return a tuple with the explanation of the difference between two steps. The tuple is empty if a step has no
-    recipe, if one recipe reproduces both steps, or if the evidence is not enough."""
+    """Return a tuple with the explanation of the difference between two steps. Return an empty tuple if no recipe
+    reproduces one of the steps, if the same recipe reproduces both, or if there is too little evidence."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))
@@ -65,16 +65,16 @@ def _apart(x: Recipe, y: Recipe) -> list[Trait]:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Return the distance of two recipes in bits: the weights of the traits that differ, plus the cost of numbers that
-    were estimated from the data."""
+    """Return the distance of two recipes in bits. The distance grows with the weights of the traits that differ, and
+    with the cost of numbers that were estimated from the data."""
     apart = sum(t.weight for t in _apart(x, y))
     apart += x["optimizer"] == y["optimizer"] and (x["eps"] is None) != (y["eps"] is None)
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | None:
-    """Return the explanation by the traits that differ between two recipes, without traits that do not affect the
-    steps. Return None if the evidence is not enough."""
+    """Return an explanation that consists of the traits in which two recipes differ. Traits that do not affect the
+    steps are left out. Return None if there is too little evidence."""
     apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
@@ -90,18 +90,18 @@ def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | 
 
 
 def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
-    """Return the evidence in bits that a step used the recipe `r` and not `other`. The evidence comes from elements on
-    which the two recipes differ."""
+    """Return the evidence, in bits, that a step used the recipe `r` and not `other`. Only elements for which the two
+    recipes have different results are evidence."""
     try:
         made, instead = stepped(r, e), stepped(other, e)
-    except ValueError:  # the formula does not have the trait, so the result is unknown
+    except ValueError:  # no formula has this combination of traits
         return 0.0
     bits = bits_of(e.after, np.abs(made - instead), bound(r, e, made), e.precision)
     return float(bits.sum()) if len(bits) >= 2 else 0.0
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements) -> bool:
-    """Return True if the traits explain the whole difference: recipe y with these traits of x makes the same step as
+    """Return True if the traits explain the whole difference: with these traits of x, recipe y makes the same step as
     x."""
     for t in traits:
         y = t.take(y, x)

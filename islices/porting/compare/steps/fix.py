@@ -1,4 +1,4 @@
-"""Write the line of code with which the second side uses the first side's optimizer."""
+"""Write the line of code that makes the second side use the same optimizer as the first side."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from islices import optim
 from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
 
-#: The framework whose recorder wrote the side ("" if unknown) -> the code that makes an islices optimizer for this
-#: framework.
+#: framework of the recording ("" if unknown) -> the code that makes an islices optimizer for this framework
 FRONTS = {
     "": "islices.optim.{name}({numbers})",
     "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
@@ -20,8 +19,8 @@ FRONTS = {
 
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
-    """Return one line of code that fixes all causes of a step, or "" if there is none. `front` is the framework that
-    recorded the second side. `alike` is True if both sides have the same framework."""
+    """Return one line of code that fixes all causes of a step, or "" if islices does not have the optimizer. `front` is
+    the framework of the second side's recording. `alike` is True if both sides have the same framework."""
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
@@ -38,7 +37,7 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
     if wanted["rows"] == "touched":
         del given["rows"]  # "touched" is the default; if it is passed, the optimizer raises for dense gradients
     if front == "jax" and (raw or decay or not optimizer._formula.additive):
-        front = ""  # optax adds an update to the table, so other rules have no optax form
+        front = ""  # optax can only add an update to the table, so it cannot express other rules
     if front == "torch":
         given = _for_torch(given, wanted)
     line = FRONTS.get(front, FRONTS[""]).format(name=name, title=RECORDS[name].title, numbers=_shown(given))
@@ -47,8 +46,8 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
 
 
 def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the optimizer: the learning rate, the numbers that differ from the semantics' defaults,
-    and other options."""
+    """Return the arguments with which `islices.optim` makes the wanted optimizer. Numbers that are the defaults of the
+    semantics are left out, except the learning rate."""
     defaults = presets[wanted["semantics"]].defaults
     given = {k: wanted[k] for k in defaults if k in wanted and (k == "lr" or wanted[k] != defaults[k])}
     given = {"lr": wanted["lr"], **given, "semantics": wanted["semantics"], "rows": wanted["rows"]}
@@ -60,7 +59,7 @@ def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
 
 
 def _for_torch(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with torch's names; beta1 and beta2 become one argument `betas`."""
+    """Return the arguments under torch's names. The arguments beta1 and beta2 become one argument `betas`."""
     spelled = {SPELLED["torch"].get(k, k): v for k, v in given.items() if k not in ("beta1", "beta2")}
     return {**spelled, "betas": (wanted["beta1"], wanted["beta2"])} if {"beta1", "beta2"} & set(given) else spelled
 

@@ -1,8 +1,9 @@
-"""Find the optimizer that made a side's step: the described optimizer if it reproduces the step, else a stock formula.
+"""Find the optimizer that made a side's step: the optimizer in the description if it reproduces the step, else a
+formula of a well-known framework.
 
-A stock formula is tried only if its state has the same arrays as the side's state. The learning rate is estimated from
-the elements. `CONSTANTS` has the values of epsilon and of the initial accumulator to try. All other numbers are the
-semantics' defaults.
+This module tries a formula only if the optimizer's state has the same arrays as the side's state. The learning rate is
+estimated from the elements. For epsilon and the initial accumulator, the module tries the values in `CONSTANTS`. All
+other numbers are the defaults of the semantics.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from islices.porting.compare.steps.side import Elements, Side
 
 #: The number of elements on which a formula is tried first.
 FEW = 96
-#: The fraction of elements that, because of cancellation, may exceed the bound while the learning rate is estimated.
+#: While the learning rate is estimated, this fraction of the elements may exceed the bound because of cancellation.
 OUTLIERS = 0.25
-#: Stock optimizer -> its cost in bits, which is higher if fewer people use the optimizer.
+#: optimizer -> its cost in bits, which is higher for less popular optimizers
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
-#: The cost in bits of a number that is not the default, and of a setting that contradicts the description.
+#: The costs in bits of a number that is not the default, and of a setting that contradicts the description.
 UNUSUAL, UNSAID = 3.0, 6.0
-#: The semantics whose formulas are tried, and common values of the numbers in formulas.
+#: The semantics to try, and the values to try for numbers in their formulas.
 STOCK = ("torch", "keras", "optax", "mxnet")
 CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0, 0.1)}
 
 
 def recipes(side: Side) -> list[Recipe]:
-    """Return the recipes that reproduce a sample of a side's elements. If a complete description reproduces the whole
-    table, return only its recipe."""
+    """Return the recipes that reproduce a sample of a side's elements. If the side has a complete description that
+    reproduces the whole table, return only its recipe."""
     e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
@@ -56,8 +57,7 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def confirms(side: Side, recipe: Recipe) -> bool:
-    """Return True if a recipe reproduces the whole table. The answer is cached in `side`, because a test reads the
-    whole table."""
+    """Return True if a recipe reproduces the whole table. The test is slow, so `side` caches the answer."""
     if recipe not in side.confirmed:
         side.confirmed[recipe] = all(holds(recipe, e) for e in side.blocks())
     return side.confirmed[recipe]
@@ -65,8 +65,9 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 
 # ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return the recipes of a complete description, or none if the description is incomplete. If the description does
-    not define the kind of decay or of duplicates, return a recipe for each kind."""
+    """Return the recipes that fit a complete description. If the description does not say how the optimizer handles
+    weight decay or duplicates, return a recipe for each possibility. For an incomplete description, return no
+    recipe."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -84,14 +85,15 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Return a recipe without decay from a name, a semantics, the updated rows and hyperparameters."""
+    """Make a recipe without weight decay from the optimizer's name, the semantics, the updated rows and the
+    hyperparameters."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield a recipe for each stock formula that may have made a side's step. The learning rate of these recipes is a
-    placeholder."""
+    """Yield a recipe for each formula of a well-known framework that may have made a side's step. The learning rate of
+    these recipes is a placeholder."""
     e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
@@ -110,7 +112,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
 
 
 def _exists(r: Recipe) -> bool:
-    """Return True if the semantics has the formula for the recipe's rows and duplicates."""
+    """Return True if the semantics contains a formula for the recipe's rows and duplicates."""
     try:
         return r["rows"] in r.formula.rows and r.formula.raw == (r["duplicates"] == "raw")
     except ValueError:
@@ -118,9 +120,10 @@ def _exists(r: Recipe) -> bool:
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
-    """Yield copies of a recipe with all combinations of the values in `CONSTANTS`, the default values first.
+    """Yield copies of a recipe with all combinations of the values in `CONSTANTS`. The copy with the default values is
+    first.
 
-    `begins` is the initial accumulator, or None if the state does not show it.
+    `begins` is the initial accumulator, or None if it cannot be seen in the state.
     """
     values = {name: dict.fromkeys((plain[name], *x)) for name, x in CONSTANTS.items() if plain[name] is not None}
     if begins is not None and "initial_accumulator" in values:
@@ -134,9 +137,10 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
 # ---------------------------------------------------------------------- the learning rate
 def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
-    """Return the recipe with the learning rate that fits best, or None if no positive learning rate fits.
+    """Return the recipe with the learning rate that fits the elements best, or None if no positive learning rate fits.
 
-    A step is an affine function of its learning rate, except for ftrl.
+    The estimate assumes that the step is an affine function of the learning rate, which is true of all optimizers but
+    ftrl.
     """
     still, moved = (stepped(recipe.having(lr=lr), e) for lr in (0.0, 1.0))
     direction, target = moved - still, e.after - still
@@ -152,8 +156,8 @@ def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
 
 
 def _rounded_rate(recipe: Recipe, e: Elements) -> Recipe | None:
-    """Return the recipe with the shortest decimal learning rate that fits, and add the cost of its digits. Return None
-    if the recipe does not hold."""
+    """Round the learning rate to as few decimal digits as the elements allow, and add the cost of these digits to the
+    recipe. Return None if the recipe does not reproduce the table."""
     lr, cost = as_written(recipe["lr"], lambda short: holds(recipe.having(lr=short), e))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e) else None

@@ -1,7 +1,7 @@
-"""Define `Recipe`, one optimizer with all settings of its step, and compute the step for single elements.
+"""Define `Recipe`, an optimizer with all settings of its step, and compute the step for single elements.
 
-The formulas are the formulas of `islices.optim`. The formulas run in float64, with hyperparameters rounded as the
-semantics rounds them.
+This module uses the formulas of `islices.optim`. The formulas are computed in float64, with hyperparameters rounded in
+the same way as in the semantics.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.side import Elements
 from islices.porting.compare.stored import Array
 
-#: Settings that remove decay from a formula. This module applies decay before the rule; frameworks that apply decay
-#: within the rule differ only by rounding.
+#: Settings that remove weight decay from a formula. This module applies weight decay before the rule. Some frameworks
+#: apply it within the rule, but their results differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """The formula of an optimizer in a framework's semantics, and the numbers in the formula.
+    """An optimizer's formula as one framework computes it, with the numbers of the formula.
 
-    `settings` has the hyperparameters, "optimizer" and "semantics". "rows" is "touched" or "all", the rows that a
-    sparse gradient updates. "duplicates" is "sum", or "raw" (each duplicate is squared separately). "decay" is "",
-    "coupled" or "decoupled"; "weight_decay" is its strength. "up" is True if the step maximises the loss. `bits` is the
-    cost of the numbers that come from the data.
+    `settings` contains the hyperparameters and these keys: "optimizer", "semantics", "rows", "duplicates", "decay" and
+    "up". "rows" defines the rows that a sparse gradient updates, "touched" or "all". "duplicates" is "sum", or "raw" if
+    each duplicate is squared separately. "decay" is the kind of weight decay: "", "coupled" or "decoupled". "up" is
+    True if the step maximises the loss. `bits` is the cost of numbers that were estimated from the data.
     """
 
     settings: Mapping[str, Any]
@@ -49,13 +49,13 @@ class Recipe:
 
     @lazy_property
     def formula(self) -> Formula:
-        """Return the formula without decay; raise ValueError if the semantics does not have the formula."""
+        """Return the formula without weight decay. Raise ValueError if the semantics does not have the formula."""
         preset = RECORDS[self["optimizer"]].presets[self["semantics"]]
         return replace(preset.formula({**preset.defaults, **self.settings, **NO_DECAY}), decay="")
 
 
 def stepped(recipe: Recipe, e: Elements) -> Array:
-    """Return the elements of the table after one step of the recipe."""
+    """Compute one step of the recipe, and return the elements of the table after the step."""
     formula = recipe.formula
     hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
@@ -80,11 +80,12 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 
 
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
-    """Return, for each element, the distance from `after` that rounding may cause in a framework's step.
+    """Return, for each element, how far a framework's result may be from `after` because of rounding.
 
-    `after` is the result of `stepped`. The table is rounded once, or twice with decay. Each quotient, root or product
-    of the step has an error of one eps, at most sixteen in total. Earlier roundings, in sums of duplicates and in
-    running means, propagate through the rule; the bound includes their effect. See SPEC clause 22.
+    `after` is the result of `stepped`. A framework rounds the table once, or twice if the step has weight decay. Each
+    quotient, root or product in the step adds an error of one eps, and there are at most sixteen. The sums of
+    duplicates and the running means are also rounded, and the bound includes the effect of these errors on the result.
+    See SPEC clause 22.
     """
     slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
@@ -103,17 +104,18 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the relative error of step t, in eps, if beta2 and beta2^t are rounded to float32 before the bias
-    correction 1 - beta2^t.
+    """Return the relative error of step t, in multiples of eps, that rounding adds to the bias correction 1 - beta2^t.
+    The assumption is that the framework rounds beta2 and beta2^t to float32.
 
-    Each of beta2 and beta2^t has a rounding error of a quarter of an eps; the root halves the relative error. See grade
-    2 in SPEC clause 28.
+    Both beta2 and beta2^t have a rounding error of a quarter of an eps, and the root halves the relative error. See
+    grade 2 in SPEC clause 28.
     """
     return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
 
 def quick_bound(e: Elements, after: Array) -> Array:
-    """Return the part of the bound that is the same for every recipe: the rounding of the table and of the step."""
+    """Return the part of the bound that does not depend on the recipe: the errors from rounding the table and the
+    step."""
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result
@@ -129,6 +131,6 @@ def holds(recipe: Recipe, e: Elements) -> bool:
         return True
     if (~near).mean() > 0.9 and len(near) > 64:
         return False
-    far = e.at(~near)  # the full bound, which propagates earlier roundings through the rule, costs more
+    far = e.at(~near)  # the full bound takes longer to compute
     made = stepped(recipe, far)
     return bool((np.abs(made - far.after) <= bound(recipe, far, made)).all())

@@ -1,6 +1,7 @@
-"""Define `Side`, one of two optimizer steps in a comparison: its inputs, its results, and the described optimizer.
+"""Define `Side`, one of the two optimizer steps in a comparison: its inputs, its results, and the description of its
+optimizer.
 
-The rules of optimizers are elementwise, so this module passes inputs and results as flat float64 arrays.
+Optimizers compute each element separately, so inputs and results are flat float64 arrays.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The step of one table: the table before and after the step, the applied gradient, the optimizer's state before
-    and after, and the optimizer.
+    """The data of one optimizer step of one table: the table and the optimizer's state before and after the step, the
+    gradient, and a description of the optimizer.
 
-    The keys of a state are the array names of `islices.optim`, and "step" for the number of earlier steps. Without a
-    state, the step counts as the first step. `optimizer` is the description of the step's optimizer: "name",
-    "semantics", "rows" and numbers. A description without numbers serves to choose between formulas that make the same
-    step. {"class": name} describes a class that `islices.optim` does not have.
+    A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
+    number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
+    "semantics", "rows" and numbers. A description without numbers is used to choose between formulas that make the same
+    step. The description {"class": name} stands for a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -41,10 +42,12 @@ class TableStep:
 
 
 class Elements(NamedTuple):
-    """Elements of a table before a step (`w`) and after it, of the gradient `g`, and of the state before the step.
+    """Elements of a table before a step (`w`) and after it (`after`), of the gradient (`g`), and of the state before
+    the step.
 
-    `terms` is the sum of |slots| of g, and `raw` the sum of the squares of slots. `counts` is the number of slots of
-    each element. `named` is True for rows that the gradient has. `steps` is the number of earlier steps.
+    For each element, `terms` contains the sum of the absolute values of the gradient's slots, and `raw` the sum of
+    their squares. `counts` contains the number of slots. `named` is True for elements of rows that the gradient has.
+    `steps` is the number of earlier steps.
     """
 
     w: Array
@@ -67,10 +70,10 @@ class Elements(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The step of a table on one side. `steps` is the number of earlier steps, `kept` the names of the state's arrays,
-    and `optimizer` the description.
+    """The step of a table on one side, as arrays. `steps` is the number of earlier steps. `kept` contains the names of
+    the state's arrays, and `optimizer` the description of the optimizer.
 
-    `confirmed` maps each recipe that was tried on the whole table to True if the recipe reproduces the table.
+    `confirmed` is the cache of `identify.confirms`, and maps a recipe to True if the recipe reproduces the whole table.
     """
 
     before: Stored
@@ -86,8 +89,8 @@ class Side:
     def of(cls, given: TableStep) -> Side | None:
         """Return a side, or None if the step cannot be compared.
 
-        The table must be dense and of floats, and the shapes and dtypes of the table, the gradient and the states must
-        fit.
+        The table must be dense and contain floats. The shapes and dtypes of the table, the gradient and the states must
+        fit together.
         """
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
@@ -102,8 +105,8 @@ class Side:
 
     @lazy_property
     def sample(self) -> Elements:
-        """Return all rows of a small table, else a sample: rows with duplicates, other rows of the gradient, and rows
-        that the gradient does not have."""
+        """Return the elements of some rows. The sample contains all rows of a small table. Of a large table, it
+        contains rows with duplicates, other rows of the gradient, and rows that the gradient does not have."""
         rows = max(8, FEW // max(1, math.prod(self.before.row_shape)))
         every = np.arange(len(self.before.values))
         if len(every) <= rows:
@@ -137,7 +140,7 @@ class Side:
 
 
 def _read_state(state: Mapping[str, Any], argument: str) -> tuple[dict[str, Array], int]:
-    """Return the arrays of a table's state by name, and the number of earlier steps."""
+    """Return (the arrays of a table's state by name, the number of earlier steps)."""
     leaves = {name: x for name, x in state.items() if name not in ("step", "master") and x is not None}
     arrays = {name: read(x, name, f"{argument}[{name!r}]").values for name, x in leaves.items()}
     return arrays, int(np.asarray(state.get("step", 0)).reshape(-1)[0])

@@ -1,6 +1,7 @@
-"""Define the traits in which two recipes may differ. Each `Trait` can copy its value from one recipe to another.
+"""Define the traits in which two recipes may differ, such as the learning rate. A `Trait` can copy its value from one
+recipe to another.
 
-To add a trait, add its record to `TRAITS`; the search and the report read only this record.
+To add a trait, add its record to `TRAITS`. The search and the report need no other change.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 from islices.porting.compare.steps.recipe import Recipe
 
-#: The relative distance below which two numbers count as equal. A semantics that rounds its bias corrections to float32
-#: changes the estimated learning rate slightly.
+#: Two numbers count as equal if their relative distance is at most this number. Some frameworks round bias corrections
+#: to float32, which changes the estimated learning rate slightly.
 CLOSE = 1e-4
 
 
@@ -20,9 +21,10 @@ CLOSE = 1e-4
 class Trait:
     """One property of a recipe that affects its step.
 
-    `name` is the stable name of the cause, for programs. `of` maps a recipe to its value of the trait. `take` maps
-    (recipe, other recipe) to the first recipe with the value of the other. `says` maps the recipes of a and b to a
-    sentence. `weight` is the cost of the trait in the search, in units of explain.WEIGHT.
+    `name` is the name of the cause, which never changes. The function `of` returns a recipe's value of the trait. The
+    function `take` gets two recipes, and returns the first recipe with the second recipe's value. The function `says`
+    gets the recipes of a and b, and returns a sentence for the report. `weight` is the cost of the trait in the search,
+    in units of explain.WEIGHT.
     """
 
     name: str
@@ -32,8 +34,7 @@ class Trait:
     weight: float = 1.0
 
     def differs(self, a: Recipe, b: Recipe) -> bool:
-        """Return True if two recipes have different values of the trait. Return False if a recipe does not have the
-        trait."""
+        """Return True if both recipes have the trait, and their values are different."""
         x, y = self.of(a), self.of(b)
         if x is None or y is None:
             return False
@@ -45,7 +46,7 @@ class Trait:
 def _setting(
     key: str, cause: str = "", title: str = "", words: Mapping[Any, str] | None = None, weight: float = 1.0
 ) -> Trait:
-    """Return the trait for one setting: a number, a flag, or one of several words."""
+    """Make the trait for one setting of recipes. The setting is a number, a flag, or one of several words."""
 
     def of(r: Recipe) -> Any:
         value = r[key]
@@ -62,8 +63,8 @@ def _setting(
 
 
 def _take_optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """Return the recipe `other` with the rows, decay and sign of r. If the formula of `other` does not support these
-    rows, the rows of `other` stay."""
+    """Return the recipe `other` with r's updated rows, weight decay and sign. If the formula of `other` does not
+    support these rows, the result keeps the rows of `other`."""
     rows = r["rows"] if r["rows"] in other.formula.rows else other["rows"]
     taken = other.having(rows=rows, decay=r["decay"], up=r["up"])
     return taken.having(weight_decay=_decay(r)) if r["decay"] else taken
@@ -95,19 +96,19 @@ def _say_formula(a: Recipe, b: Recipe) -> str:
 
 
 def _epsilon_place(r: Recipe) -> str:
-    """Return a phrase for the place where Adam adds epsilon."""
+    """Return a phrase that says where Adam adds epsilon."""
     semantics = r["semantics"]
     early = semantics in ("keras", "tensorflow", "mxnet") or (semantics == "torch" and r["rows"] == "touched")
     return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
-    """Return the initial value of the sums of squares; None for optimizers without sums of squares."""
+    """Return the initial value of the sums of squares, or None for an optimizer that does not sum squares."""
     return float(r["initial_accumulator"] or 0.0) if r["optimizer"] in ("adagrad", "ftrl") else None
 
 
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
-    ours = {"initial_accumulator": 0.0, **r.settings}  # the value for formulas without this setting
+    ours = {"initial_accumulator": 0.0, **r.settings}  # formulas without this setting start from zero
     kept = {k: v for k, v in ours.items() if k in other.settings or k == "weight_decay"}
     return replace(r, settings={**other.settings, **kept, "semantics": other["semantics"]})
 

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
 
 
 def case(*names: str) -> Callable[[Case], Case]:
-    """Return a decorator that registers a case. `names` are the causes that explain the case together."""
+    """Return a decorator that registers a case. `names` are the causes that together explain the case."""
 
     def register(fn: Case) -> Case:
         CASES[fn.__name__] = (fn, names)
@@ -39,8 +39,6 @@ def case(*names: str) -> Callable[[Case], Case]:
 
 # ---------------------------------------------------------------------- one model, written for each framework
 class Data:
-    """A batch of padded sentences, upstream weights, an initial table and a dense layer."""
-
     def __init__(self, r: np.random.Generator, scale: float = 1.0) -> None:
         ids = np.minimum(1 + r.zipf(1.3, (BATCH, LENGTH)), ROWS - 2).astype(np.int64)
         for line, n in enumerate(r.integers(3, LENGTH, BATCH)):
@@ -153,8 +151,8 @@ def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
 
 # ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
-    """Return the gradients of a classifier, computed by the framework `by`. The classifier is tanh(embedding +
-    positions), mean, linear layer and cross entropy."""
+    """Return the gradients of a classifier, computed by the framework `by`. The classifier adds positions to the
+    embedding, and applies tanh, a mean, a linear layer and cross entropy."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
     if by == "torch":
         table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))

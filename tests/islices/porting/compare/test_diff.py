@@ -1,4 +1,4 @@
-"""Test `islices.diff`: its measurements, equality, the pairing of tensors, errors, the command and the picture."""
+"""Test the measurements, the pairing of tensors, the errors, the command and the picture of `islices.diff`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- equality
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare a gradient with its copy in a framework. One side may be coalesced."""
+    """Compare a gradient with its conversion to a framework. In some cases, one side is coalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -66,8 +66,8 @@ def test_shapes_that_differ() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint64"])
 def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
-    """Check tensors of bool and uint64. `diff` compares them, names no cause for their difference, and still names the
-    cause for another tensor."""
+    """Check that `diff` compares tensors of bool and uint64, but names no cause for their difference. It still names
+    the cause for another tensor."""
     x = np.array([[1, 0], [1, 1]]).astype(dtype)
     y = np.array([[1, 0], [0, 1]]).astype(dtype)
     assert islices.diff({"m": x}, {"m": x.copy()}).equal
@@ -109,7 +109,7 @@ def test_the_verbose_report_shows_ten_rows_and_says_how_many_there_are() -> None
 
 
 def test_cost_follows_the_stored_rows() -> None:
-    """Check the memory of `diff` for a table with 1e9 rows, whose dense gradient would need 16 GB."""
+    """Check that `diff` needs little memory for a table with 1e9 rows, whose dense gradient would need 16 GB."""
     r = np.random.default_rng(0)
     ids = np.sort(r.choice(10**9, 50_000, replace=False))
     a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
@@ -195,7 +195,8 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `diff` finds a new cause as soon as its record is registered, also together with a factor."""
+    """Check that `diff` finds a new cause as soon as its record is registered. `diff` can also combine the new cause
+    with a factor."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

@@ -1,4 +1,4 @@
-"""Test the line "fix:" of reports. The code in it changes the second side so that `islices.diff` finds no
+"""Test the line "fix:" of reports. The code in this line changes the second side so that `islices.diff` finds no
 difference."""
 
 from __future__ import annotations

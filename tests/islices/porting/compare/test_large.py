@@ -73,7 +73,7 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
 
 
 def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts: Callable[[], None]) -> None:
-    """Check that one row rules out a cause, division by eight, which holds for all other rows."""
+    """Check that one row rules out division by eight as a cause, although the division holds for all other rows."""
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()

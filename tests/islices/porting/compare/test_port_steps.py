@@ -1,4 +1,4 @@
-"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, also after many
+"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, even after many
 steps."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Check that descriptions of the optimizers decide the causes. The first steps of different optimizers may be
+    """Check that reports use the descriptions of the optimizers, because the first steps of different optimizers may be
     equal."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
@@ -106,7 +106,8 @@ def test_raw_duplicates_are_named_if_the_description_does_not_name_them() -> Non
 
 
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
-    """Check torch's RAdam, whose first step equals a step of gradient descent."""
+    """Check that the first step of torch's RAdam is not reported as a step of gradient descent, although the two are
+    equal."""
     d = Batch(2)
     g = summed(d)
     a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g)["u"] for make in (torch.optim.RAdam, torch.optim.Adam))

@@ -19,7 +19,6 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 
 def reported(found: Any) -> list[set[str]]:
-    """Return one set per explanation, with the names of its causes."""
     return [set(e.names) for e in found.causes]
 
 
@@ -62,8 +61,7 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """Check that the report has both explanations. Either the clip left out "v", or each tensor was clipped by its
-    norm."""
+    """Check that the report has both explanations: the clip left out "v", or each tensor was clipped by its norm."""
     d = Batch(1)
     g = summed(d)
     g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}

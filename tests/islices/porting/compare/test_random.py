@@ -1,4 +1,5 @@
-"""Test that `islices.diff` names no cause if there is none: rounding noise, few elements, few bits."""
+"""Test that `islices.diff` names no cause if there is none. The differences are rounding noise, or have few elements or
+few bits."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def test_noise_of_a_few_ulps_is_rounding_and_no_cause(duplicates: bool) -> None:
 
 
 def test_what_holds_for_one_tensor_and_not_for_the_others_is_no_cause() -> None:
-    """Check that a factor must hold for all tensors, because a loss or a clip scales all of them."""
+    """Check that a factor is a cause only if it holds for all tensors, because a loss or a clip scales all of them."""
     r = np.random.default_rng(4)
     a = {name: slices(r, 40, (4,), r.permutation(90)[:40], "float32", 90) for name in "uvw"}
     b = {"u": a["u"] * 0.5, "v": a["v"] * 0.25, "w": a["w"]}

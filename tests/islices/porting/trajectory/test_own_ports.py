@@ -1,5 +1,5 @@
-"""Test reports on a torch loop and a port to optax with one or two differences. Each report must contain the causes of
-the differences."""
+"""Test reports on a torch loop and its port to optax, which has one or two differences. Each report must contain the
+causes of the differences."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ def training(
     sums: type = np.float32,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the positions of each step of a training, which a recorder would write.
+    """Yield one dict for each step of a training. The dict contains the positions that a recorder would write.
 
-    The model multiplies looked-up rows of two tables, with a squared error. A clip and an optimizer of islices follow.
-    The forward pass computes in the type `sums`, because frameworks sum in different types. `fault` is called after
-    each position, and may change it.
+    The loss is the squared error of the product of looked-up rows of two tables. islices clips the gradients and
+    updates the tables. The forward pass computes in the type `sums`, because frameworks sum in different types. `fault`
+    is called after each position, and may change it.
     """
     r = np.random.default_rng(0)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(np.float32) for k in ("user", "item")}
@@ -200,8 +200,8 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """Check a difference of states that beta2 causes. Parity must not explain it by a clip or another cause of
-    gradients."""
+    """Check that parity does not explain a difference of states by a clip or another cause of gradients. Here beta2
+    causes the difference."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None
@@ -258,8 +258,8 @@ def test_a_position_that_is_ignored() -> None:
 
 
 def test_order_of_duplicates_is_rounding() -> None:
-    """Check sums that cancel, added in two orders. The runs are equal although Adam amplifies the rounding; another
-    learning rate is still found."""
+    """Check that parity reports two runs as equal if they add cancelling sums in two orders, although Adam amplifies
+    the rounding. Parity still finds another learning rate."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(5)

@@ -91,7 +91,7 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
-    """Check that three steps, a file and two steps of a new optimizer give the bits of five steps."""
+    """Check that three steps, a saved file, and two steps of a new optimizer give the bits of five steps."""
     torch = pytest.importorskip("torch")
     from islices.backends.torch import start_from, state_of
 
