@@ -167,7 +167,7 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
 def counted(s: IndexedSlices, *, raw: bool = False) -> IndexedSlices:
     """Return the slices from which a norm is computed. Sum duplicates unless `raw` is True, and remove empty slots.
 
-    In traced code, all slots stay, and slots with an index out of range get zeros as values.
+    In traced code, slots may stay; slots with an index out of range then get zeros as values.
     """
     if not (raw or s.coalesced):
         return coalesce_slices(s)  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ class SlotValues(Deferred):
             return self.values
         values = _values_of(owner)
         if not owner.backend.is_traced(values):  # a value of a trace must not outlive the trace
-            object.__setattr__(owner, "_values", values)  # the user may change them, so the slots do not change
+            object.__setattr__(owner, "_values", values)  # instead of the slots: the user may change the values
         return values
 
     def held(self, owner: IndexedSlices, part: int) -> Array:

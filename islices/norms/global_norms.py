@@ -45,7 +45,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     TypeError
         A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks.
     ValueError
-        ord is not 1, 2 or inf, or differs between ranks. replicated does not have the tree's structure, or replicated
+        ord is not 1, 2 or inf, or differs between ranks. replicated does not fit the tree's structure, or replicated
         leaves differ between ranks. Every rank raises the error.
     RankError, RankTimeout
         The norm of another rank's tree cannot be computed, or another rank did not take part in time.
