@@ -1,8 +1,9 @@
 """Implement the backend's primitives for torch tensors on any device.
 
-This module never lets torch compute with a sparse tensor, for two reasons. torch does not check sparse tensors, so an
-index out of range or a wrong is_coalesced may crash the process or lead to wrong sums. And torch's coalesce() does not
-always add in order of occurrence. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
+This module never lets torch compute with a sparse tensor, for two reasons. By default, torch does not check sparse
+tensors, so an index out of range or a wrong is_coalesced may crash the process or lead to wrong sums. And torch's
+coalesce() does not always add in order of occurrence. `islices.backends.torch.arithmetic` corrects torch's dense
+arithmetic.
 """
 
 # torch's functions are attributes of the class
@@ -37,16 +38,16 @@ from islices.backends.torch.tracers import (
 )
 from islices.core.host_memory import zeros
 
-#: An array of an optimizer's state with at least this many elements (4 MB) is in memory that NumPy allocates, because
-#: NumPy requests pages of 2 MB. A step reads scattered rows. With torch's pages of 4 KB, address translation would take
-#: a tenth of the step (docs/performance.md).
+#: Zeros with at least this many elements (4 MB in float32), such as an optimizer's state, are in memory that NumPy
+#: allocates, because NumPy requests pages of 2 MB. A step reads scattered rows. With torch's pages of 4 KB, address
+#: translation would take a tenth of the step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
 #: dtype that NumPy can view -> its name. For bfloat16, NumPy views the bits.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
-#: The size in bytes of the largest element.
+#: The size in bytes of an element of the largest of these dtypes.
 LONGEST = 8
 #: The number of float64 elements in a block. A block fits into the caches. For larger blocks, torch would wake other
 #: threads for every operation.
@@ -95,9 +96,9 @@ class TorchBackend(Backend):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
             start = x.data_ptr()
-        except RuntimeError:  # x is a wrapper of functorch, or of a subclass without memory
+        except RuntimeError:  # x is a wrapper of functorch, or its class has no memory
             return None
-        if not start:  # the memory is not on CPU, or there is none
+        if not start:  # x is empty, or has no memory, as on the device meta
             return (0, 0) if 0 in x.shape else None
         if x.is_contiguous():
             return start, start + x.nbytes
@@ -127,7 +128,7 @@ class TorchBackend(Backend):
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
-    #: a context that changes nothing; a call of the class itself needs no further Python call
+    #: A context without effect. The method is the class, because a function around it would cost a second Python call.
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -333,7 +334,7 @@ class TorchBackend(Backend):
 
     def writable_view(self, x: Array) -> Host | None:
         view = self.host_view(x)
-        if view is None or x.untyped_storage().nbytes() < view.nbytes:  # a storage that was emptied, as FSDP does
+        if view is None or x.untyped_storage().nbytes() < view.nbytes:  # FSDP, for example, empties storages
             return None
         return None if has_tangent(x) else view
 
@@ -349,8 +350,8 @@ class TorchBackend(Backend):
 def _view(x: Tensor) -> Host:
     """Return a NumPy view of a tensor in CPU memory. The view of a bfloat16 tensor has the dtype uint16.
 
-    Raise TypeError or RuntimeError if NumPy cannot view the tensor. NumPy cannot view a tensor with an unknown dtype,
-    outside of CPU memory, wrapped by a transform, or with the negative bit set.
+    Raise TypeError or RuntimeError if NumPy cannot view the tensor. The reason may be a dtype that NumPy does not have,
+    memory outside of the CPU, a wrapper of a transform, or the negative bit.
     """
     if x.requires_grad:
         x = x.detach()
@@ -368,14 +369,15 @@ def _checked_view(x: Tensor) -> Host | None:
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the parts of a sparse tensor with NumPy views. This function does the same as `TorchBackend.from_native`,
-    but faster.
+    """Return the parts of a sparse tensor with NumPy views. For these tensors, this function does the same as
+    `TorchBackend.from_native`, but faster.
 
     The parts contain a NumPy view of the indices, and None in place of the tensor of indices. To make that tensor would
     take as long as to make all views.
 
-    Return None if NumPy cannot view the values or indices, if a storage was freed, or if the number of sparse
-    dimensions is not 1. The caller must check that the tensor does not require a gradient.
+    Return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if the dtype of the values is not
+    in `VIEWED`. Also return None if a storage was freed, or if the number of sparse dimensions is not 1. The caller
+    must check that the tensor does not require a gradient.
     """
     values, indices = x._values(), x._indices()
     try:
@@ -397,8 +399,8 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
     """Return a `Look` with the dtypes, shapes and NumPy views of plain tensors. A single loop collects all of them.
 
-    Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if
-    autograd records operations on one of them.
+    Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if one of
+    them has another class than Tensor or Parameter, has an empty storage, or is recorded by autograd.
 
     If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But each tensor
     must be contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result
@@ -473,7 +475,7 @@ def check_inference(x: Tensor, argument: str) -> None:
 
 
 def _check_storage(x: Tensor) -> None:
-    """Raise ValueError if a tensor's storage was freed, as FSDP does. A read of such a tensor would crash the
+    """Raise ValueError if a tensor's storage was freed, for example by FSDP. A read of such a tensor would crash the
     process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()

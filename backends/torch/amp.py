@@ -13,7 +13,7 @@ class GradScaler(torch.amp.GradScaler):
     """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
     torch's class sums duplicates only if they are float16. In float32 or bfloat16, finite duplicates may have an
-    infinite sum. torch's class does not detect this overflow, and the step writes infinity to the table.
+    infinite sum. torch's class does not detect this overflow, and the step then writes infinity or NaN to the table.
 
     Notes
     -----
@@ -42,7 +42,7 @@ class GradScaler(torch.amp.GradScaler):
         """Sum duplicates, and then unscale as torch does. torch's methods `unscale_` and `step` call this method.
 
         If a sparse gradient is invalid, for example because an index is out of range, raise TypeError, ValueError or
-        IndexError. Then no gradient is changed. The message contains the parameter's name.
+        IndexError. Then no gradient is changed. The message contains the parameter's position in param_groups.
         """
         summed = []
         for number, group in enumerate(optimizer.param_groups):

@@ -16,8 +16,8 @@ from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
 
-#: The range of inputs that need no scaling, and the scale for other inputs. Without scaling, their remainder would be
-#: subnormal or would overflow.
+#: The range of inputs that need no scaling, and the scale for other inputs. Without scaling, the difference between
+#: such an input and the square of its root would be subnormal or would overflow.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
 #: The constant that splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
 SPLITTER = 2.0**27 + 1.0
@@ -26,7 +26,8 @@ SPLITTER = 2.0**27 + 1.0
 def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Wrap a function of two tensors, so that one of the arguments may also be a Python number.
 
-    The wrapper converts the number to a tensor, because torch divides by a number in a different way.
+    The wrapper converts the number to a tensor, because torch may replace a division by a number by a product with the
+    reciprocal.
     """
 
     def call(a: Any, b: Any) -> Tensor:

@@ -168,9 +168,9 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
     """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
-    A leaf that requires a gradient and is passed only once stays the same object. For a variable that is passed twice,
-    or is computed from another variable, autograd would add gradients. So `fn` gets a detached tensor with the same
-    memory instead, and also instead of a variable that requires no gradient. An inference tensor is copied.
+    A leaf that requires a gradient and is passed only once stays the same object. In place of any other variable, `fn`
+    gets a detached tensor with the same memory, or a detached copy of an inference tensor. Otherwise a variable that is
+    passed twice, or from which another variable is computed, would get a sum of gradients.
 
     In a nested call (`inner`), `fn` gets views of the variables that require a gradient. Otherwise the gradient would
     include uses of the variable outside of `fn`.
@@ -187,7 +187,7 @@ def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
 
 
 def _recordable(x: Tensor) -> Tensor:
-    """Return x. If x is an inference tensor, return a copy, because autograd raises errors for inference tensors."""
+    """Return x, or a copy if x is an inference tensor, because autograd raises errors for inference tensors."""
     return x.clone() if x.is_inference() else x
 
 

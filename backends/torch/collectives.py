@@ -1,9 +1,9 @@
 """Use torch.distributed as an engine of `islices.distributed`: gloo on the CPU, or nccl on GPUs.
 
-Each pair of ranks exchanges messages with isend and irecv, all pairs at the same time, and messages are not padded. The
-collectives of gloo are worse. all_gather raises an error if the lengths are unequal. If messages are padded to one
-length, all_gather may send R times as many bytes for R ranks. broadcast and all_to_all_single send the same number of
-bytes as pairs, but their errors do not show which rank is missing.
+Each pair of ranks exchanges messages with isend and irecv, all pairs at the same time, and messages are not padded.
+gloo's collectives have disadvantages. all_gather raises an error if the lengths are unequal. If messages are padded to
+one length, all_gather may send R times as many bytes for R ranks. broadcast and all_to_all_single send as many bytes as
+isend between pairs, but their errors do not show which rank is missing.
 
 Four ranks on two cores, connected by loopback, needed the following times in ms. The columns are 256 B from each rank,
 8 MB from each rank, and 8 MB from one rank with 1 kB from each other rank:
@@ -11,7 +11,7 @@ Four ranks on two cores, connected by loopback, needed the following times in ms
 - padded all_gather: 4.0 | 85 | 85
 - broadcasts: 4.0 | 28 | 11
 - all_to_all_single: 3.0 | 74 | 20
-- pairs: 2.8 | 30 | 9
+- isend and irecv between pairs: 2.8 | 30 | 9
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _EngineError(RuntimeError):
 
 class TorchGroup(Group):
     """The ranks of a process group. The group's CPU backend sends the bytes. If the group has no CPU backend, its GPU
-    backend does.
+    backend sends them.
 
     The default timeout is the timeout of the process group (``init_process_group(timeout=)``). If nccl is the only
     backend, the bytes are copied to the current CUDA device and back. If a rank is late, nccl's watchdog ends the
@@ -123,7 +123,7 @@ class TorchGroup(Group):
         return found
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # ranks start with different ranks
         to = [r for r in others if len(parts[r])]
         staged = {}  # all parts may be the same array
         for part in (parts[r] for r in to):  # torch would warn about read-only bytes

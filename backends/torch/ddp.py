@@ -1,8 +1,8 @@
 """Average the row-sparse gradients of a DistributedDataParallel with `islices.distributed.all_reduce`.
 
 During the backward pass, DDP calls a communication hook for one bucket of gradients after the other. A bucket contains
-either several dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same
-on every rank. DDP replaces the gradients of the bucket by the hook's result. May import: `torch`, the core.
+either dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same on
+every rank. DDP replaces the gradients of the bucket by the hook's result. May import: `torch`, the core.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Without this module, Dynamo would trace all Python code of islices, such as the 
 Dynamo has a list of folders whose code it skips. This module adds the folders of islices to this list, except the
 modules in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too.
 `islices.backends.torch.in_graphs` defines which calls become nodes of a graph. If Dynamo has not been imported yet, the
-list is extended as soon as it is. This module does not import Dynamo, because that takes a second.
+list is extended as soon as Dynamo is imported. This module does not import Dynamo, because the import takes a second.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ COMPILERS = ("numba", "llvmlite")
 def compiled(fn: Any) -> Callable[..., Any]:
     """Compile a copy of `fn` with torch.compile. The copy has a separate code object.
 
-    Dynamo counts how often it compiles a code object. After inputs with several shapes or types, it compiles this code
-    object no more.
+    Dynamo counts how often it compiles a code object. If the count reaches a limit, for example after inputs with
+    several shapes or types, Dynamo no longer compiles this code object.
     """
     import torch
 
@@ -47,12 +47,12 @@ def forget() -> None:
 
 def shield() -> None:
     """Make Dynamo skip the code of islices, except the modules in `TRACED`. If torch has the required hooks, also make
-    calls of islices nodes of graphs.
+    Dynamo convert calls of islices to nodes of graphs.
 
     If Dynamo has not been imported yet, both changes are made as soon as Dynamo is imported. Further calls have no
     effect.
     """
-    if hasattr(sys.modules.get(DYNAMO), "reset"):  # if not, Dynamo is still being imported
+    if hasattr(sys.modules.get(DYNAMO), "reset"):  # else Dynamo has not been imported, or is still being imported
         _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
@@ -86,8 +86,7 @@ def _modules(package: str) -> Iterator[str]:
 
 
 class _WhenImported(MetaPathFinder, Loader):
-    """An import hook that waits until other finders have imported Dynamo, and then adds the rules of islices to
-    Dynamo."""
+    """An import hook that lets the other finders import Dynamo, and then adds the rules of islices to Dynamo."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

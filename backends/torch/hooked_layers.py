@@ -1,14 +1,14 @@
 """Record the lookups of a torch model's embedding layers, and the gradients of the layers' outputs, with hooks.
 
 One hook runs before the layer's forward pass, and one after it. In between, a torch function mode sees all calls of
-torch.nn.functional.embedding and embedding_bag with the layer's weight. If an nn.Linear shares the weight, as output
-layers do, the mode also sees its call of linear. Hooks on the results of these calls receive the results' gradients. So
-a layer with a custom forward (scaled, positional, LoRA) may change ids before the call, and rows after it. The layer
-still computes the same results and the same dense or sparse gradient as without hooks. If a layer is frozen, only its
-output requires a gradient, not its weights, so autograd computes no gradient of the table's size.
+torch.nn.functional.embedding and embedding_bag with the layer's weight. If an nn.Linear shares the weight, as a tied
+output layer does, such a mode also sees its call of linear. Hooks on the results of these calls receive the results'
+gradients. So a layer with a custom forward (scaled, positional, LoRA) may change ids before the call, and rows after
+it. The layer still computes the same results and the same dense or sparse gradient as without hooks. If a layer is
+frozen, only its output requires a gradient, not its weights, so autograd computes no gradient of the table's size.
 
-Captured calls get an alias of the weights, which is an identity operation in the graph (`Alias`). The gradient of the
-alias is the sum over all captured calls. If nothing else uses the weights, the gradient of the weights is the same
+Captured calls get an alias of the weights, the result of an identity operation in the graph (`Alias`). The gradient of
+the alias is the sum over all captured calls. If nothing else uses the weights, the gradient of the weights is the same
 tensor object. So `Aliases` compares both objects to detect uses that were not captured. May import: `torch`, the core,
 `islices.backends.torch.tracers`.
 """
@@ -79,8 +79,8 @@ class _Eager:
     """A context in which compiled functions run as ordinary Python code, because compiled code would not run the hooks.
     The effect ends when the last open capture ends.
 
-    If compiled code enters the context, it raises RuntimeError. The context has no effect before torch 2.6, or if
-    Dynamo has not been imported yet.
+    The context raises RuntimeError if compiled code enters it. The context has no effect before torch 2.6, or if Dynamo
+    has not been imported yet.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class LayerHook:
 
 class Watch(TorchFunctionMode):
     """A torch function mode for the forward pass of a layer. The mode records each lookup and each product that uses
-    the layer's weight, and passes an alias of the weight to it."""
+    the layer's weight, and replaces the weight in the call by its alias."""
 
     def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
         padding_idx %= weight.shape[0]
     # only calls of embedding_bag have these arguments
     offsets, weights, to_last = map(given.get, ("offsets", "per_sample_weights", "include_last_offset"))
-    if ids.is_nested and ids.layout is torch.jagged:  # joined row by row, as the layer looks up nested ids
+    if ids.is_nested and ids.layout is torch.jagged:  # the layer, too, joins the rows of nested ids
         ids, offsets, to_last = ids.values(), ids.offsets()[:-1], False
         weights = None if weights is None else weights.values()
     if offsets is not None and to_last:  # with include_last_offset, ids after the last offset are in no bag

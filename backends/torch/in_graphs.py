@@ -30,7 +30,7 @@ from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
 
-# name -> node. `substitute` fills this dict, and registers the types that Dynamo uses for tensors and constants.
+# name -> node. `substitute` fills this dict, and registers IndexedSlices, Table and Optimizer with torch's pytrees.
 _nodes: dict[str, Callable[..., Any]] = {}
 
 
@@ -49,7 +49,7 @@ def substitute() -> None:
         lambda parts, known: Table._trusted(backend, Source(*parts), *known),
     )
     pytree.register_constant(Optimizer)
-    # by default a graph may not contain autograd.grad, and traced code cannot change that
+    # by default a graph may not contain autograd.grad, and traced code may change only the settings in this tuple
     decorators: Any = torch._dynamo.decorators
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
@@ -210,7 +210,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     if _records(options):
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
-    # then the gradient of the rows needs more than the upstream gradient
+    # with these options, the gradient of the rows needs more than the upstream gradient
     needs_more = options.get("combiner") not in (None, *LINEAR)
     needs_more = needs_more or any(options.get(name) is not None for name in ("mask", "weights"))
     if recorded and needs_more:
@@ -288,8 +288,9 @@ def differentiate(
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     """Return the object that the differentiated function gets in place of the argument `x`.
 
-    For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a new tensor
-    that requires a gradient and is appended to `variables`. Any other argument stays the same.
+    For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a tensor that
+    requires a gradient, which is appended to `variables`. The tensor is `x` itself if `x` is a leaf that requires a
+    gradient and is not in `variables` yet, else a detached tensor. Any other argument stays the same.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")

@@ -22,7 +22,7 @@ def take_apart(x: Any, argument: str) -> RaggedParts | None:
             f"{argument}: got a nested tensor of layout {x.layout}; accepted is one of layout=torch.jagged, which "
             "torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged) makes"
         )
-    nested: Any = x  # Any, because torch.Tensor lacks some of its attributes
+    nested: Any = x  # Any, because torch.Tensor lacks some attributes of nested tensors
     if nested._ragged_idx != 1:
         raise ValueError(
             f"{argument}: got a nested tensor whose dimension {nested._ragged_idx} is ragged; accepted is the second, "

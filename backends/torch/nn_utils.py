@@ -1,9 +1,10 @@
 """Clip gradients like torch.nn.utils, but also for parameters whose gradients are sparse.
 
-The functions of torch.nn.utils raise NotImplementedError for the gradients of ``nn.Embedding(sparse=True)``. The
-functions of this module accept the same arguments and change ``p.grad`` in place. These functions sum duplicate rows
-first, except for the norm with semantics="tensorflow" or "keras". For dense gradients, the results are the same as
-those of torch.nn.utils, apart from rounding. So you need only change the import in a training script.
+For the gradients of ``nn.Embedding(sparse=True)``, clip_grad_norm_, clip_grad_value_ and get_total_norm of
+torch.nn.utils raise NotImplementedError. The functions of this module accept the same arguments, and those that clip
+change ``p.grad`` in place. Norms and limits of elements apply to the sums of duplicate rows, except for the norm with
+semantics="tensorflow" or "keras". For dense gradients and the default semantics, the results are the same as those of
+torch.nn.utils, apart from rounding. So you need only change the import in a training script.
 """
 
 from __future__ import annotations
@@ -408,7 +409,7 @@ def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
-    """Compute a norm whose order is not 1, 2 or inf with powers in float64. Return (the norm, the dtype of the user's
+    """Compute a norm with powers in float64. The order is not 1, 2 or inf. Return (the norm, the dtype of the user's
     result)."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
@@ -462,10 +463,9 @@ def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
 
 
 def _with_separate_elements(grad: Tensor) -> Tensor:
-    """Return the gradient if its elements do not share memory. If elements share memory, as after expand, return a
-    copy.
+    """Return the gradient. If elements of the gradient share memory, as after expand, first replace its data by a copy.
 
-    If elements share memory, torch raises an error for writes to them, or changes an element repeatedly.
+    Without the copy, torch would raise an error for writes to such elements, or change an element repeatedly.
     """
     if shares_elements(grad):
         grad.data = grad.clone(memory_format=torch.contiguous_format)

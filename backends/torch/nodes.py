@@ -1,9 +1,9 @@
-"""Convert each call of islices to one node of the graph that torch.compile makes.
+"""Convert calls of some functions of islices to nodes of the graph that torch.compile makes.
 
-While torch makes a graph, only the form of a call's result is computed, which is its shapes and dtypes. When the graph
-runs, the call runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the functions of this
-module, because they are marked with `torch._dynamo.nonstrict_trace`. `islices.backends.torch.in_graphs` contains the
-functions that Dynamo traces. SPEC clause 17. May import: `torch`, the core.
+While torch makes a graph, a node computes only the form of the call's result: its shapes and dtypes. When the graph
+runs, the call runs as in eager code, with the same bits, errors and checks. Dynamo does not trace the code of this
+module. `islices.backends.torch.in_graphs` contains the functions that Dynamo traces, and marks the nodes with
+`torch._dynamo.nonstrict_trace`. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Node:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add a call to the graph that torch is making, and return the result in the graph. If the result contains no
-        new tensors, no node is added."""
+        new tensors and the function writes to no argument, no node is added."""
         args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
@@ -223,13 +223,13 @@ def _values(leaf: Any) -> New:
 
 
 def _alike(leaf: Any) -> Any:
-    """Return the form of a copy of a leaf, whose values are a new tensor."""
+    """Return the form of a copy of a leaf. The values of the copy are a new tensor."""
     return leaf._like(_values(leaf)) if isinstance(leaf, IndexedSlices) else _values(leaf)
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf that is multiplied by a known factor. If the values of slices are not computed yet,
-    they keep their stored array and also store the factor. See `islices.core.slots.times`."""
+    """Return the form of a leaf that is multiplied by a known factor. If the values of slices are not computed yet and
+    have no factor, the slices keep their stored array and also store the factor. See `islices.core.slots.times`."""
     slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
     if slots is None or slots.factor is not None:
         return _alike(leaf)

@@ -2,9 +2,10 @@
 
 After an operation, OpenMP's threads spin for some milliseconds while they wait for the next operation, unless
 OMP_WAIT_POLICY is PASSIVE. If kernels used separate threads, the spinning threads would occupy cores that the kernels
-need. So if the main thread calls a kernel, the kernel runs in the main thread's team, the group of OpenMP threads that
-run its operations. All other Python threads have separate teams, which may not exist yet. If such a thread calls a
-kernel, the kernel runs in the pool of `islices.kernels.threads`. May import: `torch`, `islices.kernels.threads`.
+need. So if the main thread calls a kernel, the kernel runs in the main thread's team, the OpenMP threads that run
+torch's operations for this thread. All other Python threads have separate teams, which may not exist yet. If such a
+thread calls a kernel, or torch uses only one thread, the kernel runs in the pool of `islices.kernels.threads`. May
+import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -42,15 +43,14 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Return True if kernels that this thread calls run in the team. The thread must be the main thread, and torch must
-    use at least two threads."""
+    """Return True if kernels that this thread calls run in the main thread's team. The thread must be the main thread,
+    torch must use at least two threads, and the interpreter must not be ending."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
-    """Run work() in at most `threads` threads of the team, which include the caller. If work() raises an error, raise
-    it.
+    """Run work() in at most `threads` threads of the main thread's team. If work() raises an error, raise it.
 
     If `serves` returns False, run nothing and return False.
     """

@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder that needs no change of the training loop. The recorder stores the batch, outputs, gradients before
-    and after clipping, tables and state of each step.
+    """A recorder for a training loop that stays unchanged. The recorder stores the batch, outputs, gradients before and
+    after clipping, tables and state of each recorded step.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class TorchRecorder(Recorder):
     -----
     Each `optimizer.step()` ends a step. The batch and the outputs are the arguments and results of all calls of the
     model in the step. Calls that autograd does not record are left out. The recorder reads each gradient after the
-    backward pass, and again when the optimizer begins its step. If the two values differ, the gradient was clipped.
-    Hooks do not see the loss, so call ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded
-    gradients are gradients of the scaled loss. SPEC clause 23.
+    backward pass, and again when the optimizer begins its step. If the two values of any gradient differ, the later
+    values are recorded as the clipped gradients. Hooks do not see the loss, so call ``recorder.add(loss=loss)`` to
+    record it. With a `GradScaler`, the recorded gradients are gradients of the scaled loss. SPEC clause 23.
 
     Examples
     --------

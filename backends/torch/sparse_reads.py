@@ -1,9 +1,9 @@
-"""Compute row-sparse gradients of functions of plain tensors. torch computes one sparse gradient per read of rows.
+"""Compute row-sparse gradients of functions of plain tensors.
 
 torch computes row-sparse gradients only for embedding and embedding_bag with sparse=True. The mode `RowReads` passes
 sparse=True to these functions if they read a marked tensor. The mode also replaces indexing and index_select of whole
-rows by a function with a sparse gradient. All other uses have dense gradients, which torch adds. May import: `numpy`,
-`torch`, the core, this folder.
+rows by a function with a sparse gradient. All other uses have dense gradients, so torch's sum of all gradients is then
+dense. May import: `numpy`, `torch`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class RowReads(TorchFunctionMode):
     """A torch function mode in which reads of rows have a sparse gradient. The function `is_table` selects the tensors
     for which this applies.
 
-    If a table was cast to another floating dtype, a read of the copy reads rows of the table and then casts them.
-    `others` maps the id() of a table to a description of its first use that is not a read of rows.
+    If a table was cast to another dtype on the same device, a read of the copy reads rows of the table and then casts
+    them. `others` maps the id() of a table to a description of its first recorded use that is not a read of rows.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
@@ -134,8 +134,8 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
 def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a lookup function of torch.nn.functional. The wrapper calls it with sparse=True, and returns (rows, number
-    of ids).
+    """Wrap a lookup function of torch.nn.functional. The wrapper calls the function with sparse=True, and returns
+    (result, number of ids).
 
     If torch has no sparse gradient for the options, the wrapper returns None.
     """

@@ -1,9 +1,8 @@
 """Detect whether a transform, mode or tracer of torch is active, such as torch.func, fake tensors, torch.jit.trace or
 make_fx.
 
-If a transform, mode or tracer is active, the memory of a tensor is only a part of the tensor. So NumPy must not compute
-with such a tensor. A transform wraps the tensors that it sees, and a tracer treats values that are read from its inputs
-as constants. May import: `torch`.
+NumPy must not compute with the memory of tensors that a transform, mode or tracer sees. A transform wraps such tensors,
+and a tracer treats values that are read from its inputs as constants. May import: `torch`.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ if hasattr(USUAL, "raw_repr"):
         return bool(_included().raw_repr() & UNUSUAL)
 
     def plain_eager() -> bool:
-        """Return True if this thread's operations only compute values. Autograd may record them."""
+        """Return True if no transform, mode or tracer intercepts this thread's operations, and forward-mode
+        differentiation is off. Autograd may still record the operations."""
         return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
-else:  # torch before 2.6; these functions take three times as long
+else:  # torch before 2.6; these functions take three times as long as those above
 
     def at_work() -> bool:
         return bool((_included() - USUAL).highestPriorityTypeId() != _C.DispatchKey.Undefined)
@@ -44,7 +44,7 @@ else:  # torch before 2.6; these functions take three times as long
 
 
 def in_forward_mode() -> bool:
-    """Return True if the thread is within forward_ad.dual_level, where tensors may have tangents."""
+    """Return True within forward_ad.dual_level, where tensors may have tangents."""
     return forward_ad._current_level >= 0
 
 
@@ -59,8 +59,8 @@ def in_functorch() -> bool:
 
 
 def below(x: torch.Tensor) -> torch.Tensor | None:
-    """Remove the wrappers of torch.func.grad and jvp from a tensor. Return None if the tensor also has a wrapper of
-    vmap."""
+    """Return the tensor inside the wrappers of torch.func.grad and jvp. Return None if a wrapper of vmap is among
+    them."""
     while is_wrapped(x):
         if _C._functorch.is_batchedtensor(x):
             return None
@@ -82,10 +82,11 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return True if the values of `x` are not known yet, or if torch.func.vmap maps over `x`.
+    """Return True if the values of `x` are not known, if a tracer records operations on `x`, or if torch.func.vmap maps
+    over `x`.
 
-    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() would not do, because
-    its result is the same for all threads.
+    Dynamo traces `in_graphs.is_traced` in place of this function. torch.compiler.is_compiling() is not suitable,
+    because its result is the same for all threads.
     """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
