@@ -54,13 +54,13 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     files. If a TensorFlow strategy has several replicas, the sum of the replicas' gradients is clipped. (Keras clips
     the gradient of each replica.) Under XLA on TensorFlow, the result keeps the slots of duplicates, filled with zeros.
 
-    On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package, SGD
-    without momentum and Adagrad update only the rows of the gradient, even on torch and JAX, except for 16-bit
-    variables. `Stepped` always updates only rows.
+    On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package,
+    Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit
+    variables. `Stepped` with a lazy optimizer updates only the rows of a sparse gradient on every backend.
 
     Examples
     --------
-    This custom optimizer clips the sum of two duplicates of a row, whose norm is 2:
+    This custom optimizer clips the sum of two duplicates of a row. The norm of the sum is 2:
 
     >>> import keras, tensorflow as tf
     >>> from islices.backends.keras import Coalesced

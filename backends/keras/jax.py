@@ -28,8 +28,8 @@ Hooks, summed = ArrayHooks, coalesce
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Return the methods that replace a model's methods. The new train_step computes sparse gradients of weights of
-    which the model reads only rows."""
+    """Return the methods that replace a model's methods. The new train_step computes a sparse gradient for each weight
+    that the model reads only by rows."""
     if getattr(keras.config, "is_nnx_enabled", bool)():  # Keras 3.10 has no NNX
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
@@ -85,7 +85,7 @@ def taken() -> Any:
 
 def keep(variables: Sequence[Any]) -> None:
     """Record that the current step itself keeps these variables unchanged if its flag is false. `take_if` then does not
-    select their values."""
+    select between their old and new values."""
     flagged = _flagged.get()
     if flagged is not None:
         flagged[1].update(map(id, variables))
@@ -113,8 +113,8 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of a variable's gradients over micro-batches. The sum consists of an array of the variable's shape, and a
-    flag per row, which is True if a gradient contains the row."""
+    """The sum of a variable's gradients over micro-batches. The sum consists of an array of the variable's shape, and
+    one flag per row. A flag is True if a gradient contains the row."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -157,7 +157,8 @@ class DenseSum:
 
 
 def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Add the gradients of a micro-batch to the sums. After the last micro-batch, take a step with the means."""
+    """Add the gradients of a micro-batch to the sums. After the last micro-batch, take a step with the means, and clear
+    the sums."""
     steps = optimizer.gradient_accumulation_steps
     is_last = (optimizer._iterations.value + 1) % steps == 0
     totals = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]

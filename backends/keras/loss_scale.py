@@ -27,9 +27,9 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    The optimizer sums duplicates before it checks whether all numbers are finite. If one is not, the optimizer skips
-    the step, and halves the scale. In a compiled step on JAX, `Stepped` then does not write to its variables; all other
-    variables get their old values.
+    The optimizer sums duplicates before it checks whether all numbers are finite. If one number is not finite, the
+    optimizer skips the step, and halves the scale. In a compiled step on JAX, `Stepped` then does not write to its
+    variables; all other variables get their old values.
 
     Examples
     --------

@@ -43,7 +43,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     Returns
     -------
     dict of str to dict of str to array
-        A dict that maps the path of each variable to its state. A state contains copies of the arrays for NumPy, and
+        A dict that maps the path of each variable to its state. A state contains the arrays as NumPy copies, and
         "step", the number of completed steps, as int32 of shape (1,). If `islices.optim` has an optimizer with the same
         name and semantics="keras", this optimizer accepts the state. For an optimizer that is not built yet, the result
         is empty.
@@ -51,7 +51,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     Raises
     ------
     TypeError
-        The argument is not a Keras optimizer, or `islices.optim` has no names for its variables, as for Adafactor's
+        The argument is not a Keras optimizer, or this module has no names for its variables, as for Adafactor's
         factors.
 
     Notes

@@ -6,8 +6,8 @@ convert gradients. `replicas` returns the number of replicas that take a step to
 one of Keras's optimizers.
 
 On TensorFlow and torch, variables change in place. So tensorflow.py and torch.py also define `writable`, and `cell`,
-which makes a variable whose length may change. torch.py and jax.py define `take_if`. jax.py also defines `taken`,
-`keep`, `DenseSum` and `accumulate` for compiled steps.
+which makes a variable whose length may change. torch.py and jax.py define `take_if`. tensorflow.py also defines
+`check_step`. jax.py also defines `taken`, `keep`, `DenseSum` and `accumulate` for compiled steps.
 
 This module does not import the modules of the other backends. May import: `keras`, this folder.
 """

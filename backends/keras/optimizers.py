@@ -21,8 +21,8 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` then
-    computes the step for sparse gradients."""
+    """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` computes
+    the step for sparse gradients, unless `_rule` returns None or the variable is 16-bit."""
 
     def _rule(self, rate: Any) -> Rule | None:
         """Return the optimizer of `islices.optim` that computes the same step, or None if no optimizer does so with
@@ -33,7 +33,8 @@ class ByRows(Coalesced):
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a variable. `islices.optim` computes the step for slices, and Keras computes the step for arrays."""
+        """Update a variable. `islices.optim` computes the step for slices. Keras computes the step for arrays and for
+        16-bit variables."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return

@@ -1,4 +1,4 @@
-"""Record the steps of `model.fit` for `islices.parity`, on every backend of Keras.
+"""Record the steps of `model.fit` for `islices.parity`, for Keras on TensorFlow, torch and JAX.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -24,7 +24,7 @@ from islices.embedding.capture import replaced
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
-#: Keras's optimizers that change only the rows of a sparse gradient.
+#: Keras's optimizers that change only the rows of a sparse gradient, if there is neither momentum nor weight decay.
 BY_ROWS = ("sgd", "adagrad")
 
 
@@ -85,7 +85,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         """Wrap the methods of the model. Keras calls `set_model` before it builds the function that trains a step."""
         super().set_model(model)
         self._replaced.close()
-        self._optimizer = model.optimizer  # not `self.model`, because on JAX a read of it ends the epoch's state
+        self._optimizer = model.optimizer  # not `self.model`: on JAX, a read of it syncs Keras's state
         eagerly = model.run_eagerly
         model.run_eagerly = True
         model.train_function = None

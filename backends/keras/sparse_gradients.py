@@ -1,6 +1,6 @@
 """Pass row-sparse gradients through a Keras optimizer on backends where optimizers accept only arrays.
 
-Keras divides gradients by its loss scale, which `IndexedSlices` supports. On TensorFlow, gradients stay
+Keras divides gradients by its loss scale, and `IndexedSlices` supports this division. On TensorFlow, gradients stay
 tf.IndexedSlices, because tf.distribute cannot sum other sparse gradients over replicas (see tensorflow.py). May import:
 `keras`, the core.
 """
@@ -36,7 +36,7 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """Divide slices or an array by a number with a real division, not with a product with the reciprocal."""
+    """Divide slices or an array by a number, without replacing the division by a product with the reciprocal."""
     if isinstance(gradient, IndexedSlices):
         return gradient / c
     return scale_values(*parts(gradient), [("div", c)])

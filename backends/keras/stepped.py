@@ -1,8 +1,8 @@
-"""Use optimizers of `islices.optim` in Keras, also with micro-batches. The cost of a step grows with the number of rows
-in the gradients, not with the size of the tables.
+"""Use optimizers of `islices.optim` in Keras, also with micro-batches. With a lazy optimizer, the cost of a step grows
+with the number of rows in the gradients, not with the size of the tables.
 
-Keras sums the gradients of micro-batches in dense arrays of each table's size. `Sum` stores slices instead. May import:
-`keras`, `numpy`, the core, this folder.
+Keras sums the gradients of micro-batches in dense arrays of each table's size. On TensorFlow and torch, `Sum` stores
+slices instead. On JAX, `DenseSum` has the table's size, too. May import: `keras`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Stepped(Coalesced):
     ValueError
         Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. Or
         gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with use_ema. Or
-        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows.
+        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` raises if a
+        variable is passed twice.
     IndexError
         A frozen row does not exist in one of the weights.
 
@@ -236,8 +237,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables to save. All backends have the same variables to save. On JAX, the sums of micro-batches
-        are left out, because every backend saves sums as slices."""
+        """Return the variables to save, which are the same on all backends. On JAX, the sums of micro-batches are left
+        out, because every backend saves sums as slices."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -343,7 +344,7 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
     """Return the arguments from which the rule can be made again, without its learning rate.
 
-    The arguments are numbers, bools and schedules. Only "frozen" is an array.
+    The hyperparameters among them are numbers, bools or schedules. "frozen" is an array or None.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}

@@ -1,4 +1,5 @@
-"""Define `row_sparse`, which makes `fit` train a stock Keras model with row-sparse gradients on every backend.
+"""Define `row_sparse`, which makes `fit` train a stock Keras model with row-sparse gradients on TensorFlow, torch and
+JAX.
 
 May import: `keras`, the core, this folder.
 """
@@ -49,8 +50,8 @@ def row_sparse(model: Model) -> Model:
     ------
     TypeError
         `model` is not a keras.Model or, on JAX, its class defines a `train_step`. `compile` raises if the optimizer
-        accepts only dense gradients. Such optimizers are Muon, ScheduleFreeAdamW, and classes outside of
-        keras.optimizers that do not have the mixin `Coalesced`.
+        accepts only dense gradients (`row_sparse` raises if the model is already compiled). Such optimizers are Muon,
+        ScheduleFreeAdamW, and classes outside of keras.optimizers that do not have the mixin `Coalesced`.
     ValueError
         `compile` raises if gradient_accumulation_steps is set and the strategy has several replicas. On JAX, `fit`
         raises if a keras.distribution is set.
@@ -61,7 +62,8 @@ def row_sparse(model: Model) -> Model:
     -----
     `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package
     with semantics="keras". This Adam computes Keras's step from the sums of duplicate rows. As in Keras, Adam updates
-    every row in each step, so the cost of a step grows with the table. The cost of `Stepped` grows only with the batch.
+    every row in each step, so the cost of a step grows with the table. The cost of `Stepped` with a lazy optimizer
+    grows only with the batch.
 
     If the model also reads the weight as a whole, for a tied output layer or an ``embeddings_regularizer``, the
     gradient is dense and correct. Then the cost of a step grows with the table.

@@ -1,5 +1,4 @@
-"""Run Keras on torch. `RowReads` replaces reads of rows by embedding lookups, whose gradients torch computes as sparse
-COO tensors.
+"""Run Keras on torch. `RowReads` replaces reads of rows by operations whose gradients are sparse COO tensors.
 
 See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core, this folder.
 """
@@ -80,13 +79,13 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 
 def writable(variable: Any) -> Any:
-    """Return the array of a variable that a rule can change in place."""
+    """Return the tensor in a variable. A rule can change this tensor in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def stock(kind: Any) -> Any:
     """Return the class of the objects that ``kind()`` makes, where `kind` is a class in keras.optimizers. On torch,
-    this is a different class."""
+    this may be a subclass of `kind`."""
     return type(kind())
 
 

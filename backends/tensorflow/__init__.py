@@ -1,7 +1,7 @@
 """The TensorFlow backend, for eager tensors, variables, and symbolic tensors inside tf.function.
 
-Each primitive consists of one or a few TensorFlow operations, so it runs on any device and in any traced code. The
-backend compensates for the following properties of TensorFlow:
+Each primitive consists of one or a few TensorFlow operations, so it runs on any device and in traced code. (Within XLA,
+`unique` and `sum_rows` raise ValueError.) The backend compensates for the following properties of TensorFlow:
 
 - `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
   several threads. So `tf.scatter_nd` computes sums. On CPUs, `tf.scatter_nd` adds from left to right with any number of
@@ -11,11 +11,10 @@ backend compensates for the following properties of TensorFlow:
 - Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also
   work, but rewriting takes seconds, and tracing would take twice as long.
 - TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.
-- In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to
-  looked-up rows, and `keras_layers` captures Keras's layers.
 
-May import: `tensorflow`, `numpy`, the core, this folder. This backend does not import Keras. A type of TensorFlow
-identifies Keras's variables.
+In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to
+looked-up rows, and `keras_layers` captures Keras's layers. May import: `tensorflow`, `numpy`, the core, this folder.
+This backend does not import Keras. A type of TensorFlow identifies Keras's variables.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import row_segments as segments_of
 
-#: Makes a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
 #: `self`.
 method: Any = staticmethod
 #: The type of tensors, variables and Keras's variables (which are not tf.Variables), but not of composites such as
@@ -136,7 +135,7 @@ class TensorflowBackend(Backend):
         return bool(x.trainable or possible_gradient_types([tensor_memory.handle(x)]))
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
-        if isinstance(x, tf.Tensor):  # never written to: a write first gives a variable separate memory
+        if isinstance(x, tf.Tensor):  # tensors do not change: a write first gives the variable separate memory
             return None
         place = id(tensor_memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
         return place, place + 1

@@ -6,8 +6,8 @@ are the worker processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGr
 processes.
 
 `TensorFlowGroup` calls TensorFlow's collective operations directly, on the CPU of each worker and with special group
-keys. TensorFlow's ``ctx.all_gather`` would send the lengths again, and tf.distribute has no all-to-all. This module
-compensates for the following properties of the operations:
+keys. ``tf.distribute.ReplicaContext.all_gather`` would send the lengths again, and tf.distribute has no all-to-all.
+This module compensates for the following properties of the operations:
 
 - The operations accept neither bytes nor bfloat16. So messages consist of words. A word has 8 bytes between processes,
   and 4 bytes within a program.
@@ -151,8 +151,8 @@ def _places(ids: Array, sizes: Array) -> Array:
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
     """Convert a tensor of shape (n, ...) to int32 words. Return (the words, a function that converts words back).
 
-    The words have the shape (n, k), or (n,) if rows have no elements. TensorFlow can gather only few dtypes, and in
-    eager code it retraces each gather of a dtype other than int32.
+    The words have the shape (n, k), or (n,) if rows have no elements. TensorFlow can gather tensors of only a few
+    dtypes. In eager code, TensorFlow retraces each gather of a dtype other than int32.
     """
     n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:
@@ -176,8 +176,8 @@ def _lengthened(x: Array, n: int | Array) -> Array:
 
 # ---------------------------------------------------------------------- between worker processes
 def default_group(timeout: float | None) -> Group:
-    """Return the group of workers of the current strategy. Raise RuntimeError if no strategy is in scope, or if its
-    replicas are not processes.
+    """Return the group of workers of the current strategy. Raise RuntimeError if no strategy is in scope, or if the
+    strategy has several replicas that are not processes.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """

@@ -1,8 +1,8 @@
 """Register IndexedSlices and PerSample as composite tensors of TensorFlow, so that tf.function, loops and data sets
 accept them.
 
-tf.nest treats composite tensors as leaves, like tf.IndexedSlices. So `tf.nest.map_structure` never computes with row
-numbers. May import: `tensorflow`, the core.
+By default, tf.nest treats composite tensors as leaves, as it treats tf.IndexedSlices. So `tf.nest.map_structure` does
+not compute with row numbers. May import: `tensorflow`, the core.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 A graph calls functions of this process with `tf.numpy_function`, which copies nothing in either direction. For
 variables, the graph uses `tf.py_function` with the variables' handles, so that TensorFlow orders the call among other
-reads and writes of the variables. But a graph may also run where these functions do not exist: in another process (a
-SavedModel, a remote worker) or in another session. So each call is one branch of a `tf.cond`, and TensorFlow's
-operations are the other branch. The condition is True if a certain variable is initialized, whose name exists only in
-this process. XLA cannot compile the calls. So within XLA, in tf.vectorized_map and with accelerators, `kernels_here`
+reads and writes of the variables. But a graph may also run in another process (a SavedModel, a remote worker), where
+these functions do not exist. A graph may also run in a tf.compat.v1.Session, which does not share the eager variables.
+So each call is one branch of a `tf.cond`, and TensorFlow's operations are the other branch. The condition tests whether
+a variable is initialized. Only this process has a variable of that name. XLA cannot compile the calls, and
+tf.vectorized_map would make one call per member. So in both cases, and if there are accelerators, `kernels_here`
 returns None, and only TensorFlow's operations run.
 
 Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible.
@@ -42,10 +43,10 @@ from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
 
-#: A name scope that XLA's error for a host call shows. TensorFlow shows no other text of islices to the user.
+#: A name scope that XLA's error for a host call shows. This error contains no other text of islices.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
-#: The name of a mutex. If several graphs run at the same time, it makes their steps run one after the other, so that
-#: each step sees complete rows.
+#: The name of a mutex. If several graphs run at the same time, the mutex makes their steps run one after the other, so
+#: that each step sees complete rows.
 _STEPPING = "islices_stepping"
 
 
@@ -65,8 +66,8 @@ def kernels_here() -> ModuleType | None:
 
 
 def _is_vectorized() -> bool:
-    """Return True if the body of a tf.vectorized_map is being built. There, each member would make a separate call. The
-    name of the scope shows such a body."""
+    """Return True if the body of a tf.vectorized_map is being built. In this body, each member would make a separate
+    call. TensorFlow gives such a body a name scope that begins with "loop_body"."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -89,8 +90,8 @@ def _mark() -> str | None:
 
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Return the results of `call` if the graph runs in this process. If the graph runs anywhere else, return the
-    results of `otherwise`."""
+    """Return the results of `call` if the graph runs in this process, outside of a tf.compat.v1.Session. Otherwise
+    return the results of `otherwise`."""
     with record.stop_recording():  # the caller defines the gradient if there is one
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
@@ -111,7 +112,7 @@ def _call(
     trial: Sequence[Host] | None = None,
 ) -> Any:
     """Add a host call to a graph, and return the results. The host call runs `callback`, a pure function of NumPy
-    arrays. In another process, the graph returns the results of `otherwise`.
+    arrays. Where `_if_here` finds that no call is possible, the graph returns the results of `otherwise`.
 
     TensorFlow may run `callback` in parallel, or not at all if nothing reads the result. To compile its kernels, this
     function first calls `callback` with the arrays in `trial`. By default, these are arrays of one zero.
@@ -199,7 +200,7 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """Group the slots in range by row. Return (order, ids, starts, number), where `number` says how many values are
+    """Group the slots in range by row. Return (order, ids, starts, number), where `number` shows how many values are
     needed.
 
     If there are no positions, `number` contains the number of indices. If there are positions, `number` contains the
@@ -270,8 +271,8 @@ def bags(
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags. Ids outside of the table add nothing. Raise ValueError if segments are invalid, because they may be
-    unknown while the graph is built."""
+    """Compute bags. Ids outside of the table add nothing. Raise ValueError if segments are invalid. Segments are
+    checked here, because their values may be unknown while the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:

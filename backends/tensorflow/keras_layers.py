@@ -105,8 +105,8 @@ def _check_layer(name: str, layer: Any) -> None:
 
 # ---------------------------------------------------------------------- the hook
 class _OfGraph:
-    """A use whose gradient may be a tensor of a graph. If the gradient is read outside of this graph, TypeError is
-    raised."""
+    """A use whose gradient may be a tensor of a graph. A read of the gradient outside of this graph raises
+    TypeError."""
 
     layer: str
     _graph: Any = None
@@ -218,8 +218,8 @@ def _reading_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
-    """Change the class of the variable within the context. If a tape records a read of its value outside of captured
-    layers, the new class appends `use` to `uses`."""
+    """Change the class of the variable within the context. If a tape may record a read of the variable's value outside
+    of captured layers, the new class appends `use` to `uses`."""
     kind = type(variable)
 
     def is_other() -> bool:

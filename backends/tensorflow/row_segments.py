@@ -1,5 +1,5 @@
-"""Define primitives that consist of several TensorFlow operations: sums and maxima of segments, membership of ids, and
-reads that check ids.
+"""Define primitives that consist of several TensorFlow operations, such as sums and maxima of segments, membership of
+ids, and reads that check ids.
 
 May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
@@ -159,8 +159,8 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Make an array of zeros, add each ``values[k]`` to row ``ids[k]`` in the order of k, and return the array.
-    `shape`, the shape of this array, may contain tensors."""
+    """Make an array of zeros, add each ``values[k]`` to row ``ids[k]``, and return the array. On CPUs, the order of the
+    additions is the order of k. `shape`, the shape of this array, may contain tensors."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))

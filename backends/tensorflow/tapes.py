@@ -4,8 +4,8 @@ table.
 A tape records operations on watched tensors. The tape of this module watches the dense variables and the rows of each
 lookup, so it computes nothing of the table's size. Only outer tapes watch the weights and record reads of rows, so that
 second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
-in such a graph raises an error, because the tape cannot watch its rows. May import: `tensorflow`, the core, this
-folder.
+of a differentiated table in such a graph raises an error, because the tape cannot watch its rows. May import:
+`tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
     """Return (the variables that fn gets, the tensors and variables that the tape watches). The tape can distinguish
     all of them.
 
-    tf.identity copies tensors. If a variable is passed twice or is also a table, it is read into a tensor. Otherwise
-    the gradient would include all uses of the variable together.
+    tf.identity makes a new object for each tensor. If a variable is passed twice or is also a table, it is read into a
+    tensor. Otherwise the gradient would include all uses of the variable together.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -197,7 +197,7 @@ def differentiate_rows(
 
 def _pays(sparse: str, indices: Array, x: Array) -> bool:
     """Return True if so few rows are read that a sparse gradient is worthwhile; see `marking.pays`. An unknown number
-    of rows counts as few."""
+    of reads counts as 1, and an unknown number of rows in `x` counts as 2."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 

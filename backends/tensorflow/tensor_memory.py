@@ -3,8 +3,9 @@
 NumPy reads the memory of an eager CPU tensor with the buffer protocol, because ``tensor.numpy()`` would copy. The
 protocol does not support bfloat16, but a bitcast to uint16 also shares memory. In the other direction, DLPack shares
 memory. TensorFlow aborts the process if the memory does not start at a multiple of 64 bytes, and NumPy does not export
-read-only memory. So unaligned and read-only arrays are first copied to aligned memory. This copy is also faster than
-`tf.constant`. May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
+read-only memory. So unaligned, read-only and non-contiguous arrays are first copied to aligned memory. For more than
+`FEW` elements, this copy is also faster than `tf.constant`. May import: `tensorflow`, `numpy`, `islices.backend`,
+`islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
 
-#: Up to this number of elements, `tf.constant` copies faster.
+#: Up to this number of elements, `tf.constant` is faster than a copy to aligned memory.
 FEW = 256
 
 
@@ -48,9 +49,10 @@ def handle(variable: Array) -> Array:
 
 def view(x: Array) -> Host | None:
     """Return a NumPy view of the memory of a tensor or variable. The view of bfloat16 has the dtype uint16. Return None
-    if `x` is symbolic or not in host memory, or if NumPy does not have its dtype.
+    if `x` is symbolic or not in host memory, or if its dtype is neither bfloat16 nor in `PLAIN`. Inside tf.function,
+    also return None for a variable.
 
-    The view of a variable contains the value at the time of the call. A later assignment does not change it.
+    The view of a variable contains the value at the time of the call. A later assignment does not change the view.
     """
     if not isinstance(x, tf.Tensor):
         if not tf.executing_eagerly():
@@ -111,8 +113,8 @@ def is_plain(x: Array) -> bool:
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a writable view of the memory of a resource's variable. As long as the view exists, no other tensor shares
-    this memory.
+    """Return a writable view of the memory of the variable with this resource. As long as the view exists, no other
+    tensor shares this memory.
 
     A tensor that was read from a variable may share its memory. So this function first scatters zero rows into the
     variable. If the memory is shared, the scatter gives the variable new memory.
@@ -127,8 +129,8 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a view of the memory of a resource's variable. The caller must delete the view before anything writes to
-    the variable.
+    """Return a view of the memory of the variable with this resource. The caller must delete the view before anything
+    writes to the variable.
 
     After a scatter, TensorFlow makes a copy at each read of the variable. This function prevents the copy for a single
     read. Raise ValueError if the shape of the variable has changed.
@@ -149,8 +151,8 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> Host:
-    """Return a tensor from any device as a NumPy array. bfloat16 becomes uint16. Raise TypeError for a symbolic
-    tensor."""
+    """Return a tensor from any device as a NumPy array. bfloat16 becomes uint16. Raise TypeError for a symbolic tensor,
+    and for a variable inside tf.function."""
     found = view(x)
     if found is not None:
         return found

@@ -3,8 +3,8 @@
 Change the import to ``from islices.backends.torch import optim``. Then ``optim.Adam(model.parameters(), lr=1e-3)``
 replaces torch.optim.Adam and torch.optim.SparseAdam. The classes use the formulas of `islices.optim`, whose results
 have the same bits in every framework. semantics="torch" selects the formulas of torch.optim. If a hyperparameter is
-None, it gets the default of the semantics. There is one class per record in `islices.optim.record`, and its arguments
-have torch's names and order. SPEC clause 16.
+None, it gets the default of the semantics. There is one class per record in `islices.optim.records`, and also
+`SparseAdam`. If torch has a class of the same name, the arguments have its names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Ftrl(RowOptimizer):
     l2 : float or Tensor of one, default 0.0
         The strength of the l2 penalty.
     beta : float or Tensor of one, default 0.0
-        A small number that is added to the root in the denominator.
+        A number that is added to the root in the denominator.
     lr_power : float, default -0.5
         The learning rate is multiplied by this power of the sum of squares.
     initial_accumulator_value : float, default 0.1
@@ -368,7 +368,7 @@ class Lion(RowOptimizer):
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one
     betas : two floats or Tensors of one, default (0.9, 0.99)
-        Two decay rates: of the mean whose sign is the direction of the step, and of the running mean in the state.
+        The decay rates of the mean whose sign gives the direction of the step, and of the running mean in the state.
     weight_decay : float or Tensor of one, default 0.0
         The step first multiplies the rows that it updates by ``1 - lr * weight_decay``.
     **options

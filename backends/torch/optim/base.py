@@ -38,7 +38,8 @@ from islices.optim.row_steps import Request
 
 
 class Options(TypedDict, total=False):
-    """The options that all classes and, except for max_norm, also groups of parameters accept. See `RowOptimizer`."""
+    """The options that all classes accept. Groups of parameters accept all of them except max_norm. See
+    `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
@@ -77,9 +78,9 @@ class RowOptimizer(torch.optim.Optimizer):
         The parameters, or groups of parameters, in any form that torch.optim accepts.
     rows : {"touched", "all"}, optional
         The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
-        "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics does not
-        define this, the default is "all", and the first step warns. If you pass "touched", a step raises an error for a
-        dense gradient that would change rows whose gradient is zero.
+        "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics has no
+        formula for "touched", the default is "all", and the first step with a sparse gradient warns. If you pass
+        "touched", a step raises an error for a dense gradient that would change rows whose gradient is zero.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
         hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,
@@ -92,16 +93,15 @@ class RowOptimizer(torch.optim.Optimizer):
         If True, the optimizer keeps a float32 copy of each 16-bit parameter from the first step on, and computes steps
         on this copy.
     duplicates : {"sum", "raw"}
-        "raw" squares each slot of a duplicate row separately, as Keras on TensorFlow does. "raw" requires
-        semantics="keras".
+        With "sum", duplicate rows are summed before the step. With "raw", the step uses unsummed duplicates, as Keras
+        on TensorFlow does. "raw" requires semantics="keras".
     max_norm : float, optional
         If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
         `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
         But max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of
         the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
     foreach, fused : bool, optional
-        Accepted for compatibility, without effect. In torch these flags select an implementation, and do not change
-        results.
+        Accepted for compatibility, without effect. In torch, these flags only select an implementation.
     capturable, differentiable : bool
         Only False is accepted, because the host counts steps, and autograd does not record a step.
 
@@ -115,7 +115,8 @@ class RowOptimizer(torch.optim.Optimizer):
     ----------
     max_norm : float or None
     total_norm : 0-d Tensor or None
-        The norm of all gradients at the last step before clipping, or None if max_norm is None.
+        The norm of all gradients at the last step, before clipping. The value is None before the first step, or if
+        max_norm is None.
 
     Notes
     -----
@@ -182,8 +183,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises
         ------
         TypeError, ValueError, IndexError
-            A gradient, a group or a state is invalid; the message names the parameter. The call changes no parameter
-            and no state.
+            A gradient, a group or a state is invalid; the message contains the position of the parameter or group. The
+            call changes no parameter and no state.
         """
         loss = None
         if closure is not None:
@@ -283,10 +284,10 @@ class RowOptimizer(torch.optim.Optimizer):
             yield place, p, request, new
 
     def _warn_of_torch(self, number: int, optimizer: Optimizer) -> None:
-        """Warn once if a group's state comes from torch's class, but the formula for its sparse gradients is not
-        torch's."""
+        """Warn once if a group's state comes from torch's class, but the formula for its sparse gradients differs from
+        the formula of torch."""
         self._of_torch.discard(number)
-        if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # other formulas equal torch's
+        if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # other formulas agree with torch
             warn_caller(
                 f"param_groups[{number}]: the loaded state is of torch's class, but semantics={optimizer.semantics!r} "
                 'has another formula for sparse gradients; pass semantics="torch" to continue as torch does'
@@ -297,7 +298,7 @@ class RowOptimizer(torch.optim.Optimizer):
         since the last step."""
         made = self._made.get(number)
         if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
-            for name, x in made.known.items():  # a loop, because each step runs it and a generator costs calls
+            for name, x in made.known.items():  # a loop, because a generator would add calls to each step
                 if group[name] is not x:
                     break
             else:
@@ -314,7 +315,7 @@ class RowOptimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
         """Return the state and the groups as a dict. This class can load the dict, and so can torch's class of the same
-        name.
+        name, if torch has one.
 
         Returns
         -------
@@ -344,8 +345,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises
         ------
         TypeError, ValueError
-            The state belongs to another optimizer, or to parameters with different shapes. The call does not change the
-            optimizer.
+            The state is invalid, or belongs to another optimizer or to parameters with different shapes. The call does
+            not change the optimizer.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")

@@ -1,7 +1,8 @@
 """Convert the states of parameters between the form for steps and the form for checkpoints, and check state_dicts.
 
-In checkpoints, arrays have the same names as in torch.optim, so programs that read torch's states can also read these.
-If the arrays also have the same meaning, torch's class and the class of this package can load each other's states.
+In checkpoints, arrays have the same names as in torch.optim, so programs that read torch's states can also read these
+checkpoints. If the arrays also have the same meaning, torch's class and the class of this package can load each other's
+states.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def checked(
 ) -> dict[str, Any]:
     """Check a state_dict, complete its groups, and return it without the parameters' states.
 
-    Store copies of the parameters' states in `held`. Add the numbers of the groups that torch's class saved to
-    `of_torch`. If the numbers of parameters in the groups do not match, return the state_dict unchanged, because torch
-    then raises an error.
+    Store copies of the parameters' states in `held`. To `of_torch`, add the numbers of the groups that torch's class
+    saved. If the numbers of parameters in the groups do not match, return the state_dict unchanged, because torch then
+    raises an error.
 
     Raise TypeError, ValueError or IndexError for an invalid state_dict.
     """
@@ -159,7 +160,7 @@ def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> No
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
-    """Raise ValueError if a state of torch's class contains arrays that the semantics stores in different units."""
+    """Raise ValueError if a state of torch's class contains arrays that have a different meaning in the semantics."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -172,8 +173,8 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tensor) -> dict[str, Tensor]:
-    """Check the state of a parameter, and return a copy with torch's names. If an array is missing, the next step
-    initializes it.
+    """Check the state of a parameter, and return a copy with torch's names. The next step initializes all arrays of an
+    empty state, and missing arrays of `Record.added`.
 
     Raise TypeError or ValueError for an invalid state.
     """
@@ -217,7 +218,8 @@ def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
     """Copy an array of a state to the form in which islices stores it: dense, on the parameter's device, and in float32
     or float64.
 
-    Raise TypeError or ValueError if the array is not a float tensor of the right shape.
+    Raise TypeError or ValueError if the array is not a float tensor of the right shape, or is a master copy of a
+    parameter that does not have 16 bits.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")

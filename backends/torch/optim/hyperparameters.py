@@ -47,7 +47,7 @@ def torch_names(rule: str) -> tuple[str, ...]:
 
 
 class Rate(Schedule):
-    """A schedule that returns the current learning rate of a group. An optimizer calls it at each step."""
+    """A schedule that returns the current learning rate of a group. An optimizer calls the schedule at each step."""
 
     __slots__ = ("rule", "value")
 
@@ -94,8 +94,9 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """Return a copy of the group in which no option and no hyperparameter is missing.
 
-    If a hyperparameter is missing, it gets the value in `defaults`, provided that the group's semantics has this
-    hyperparameter. Otherwise, a missing hyperparameter gets the default of the semantics, or None.
+    If a hyperparameter is missing or None, it gets the value in `defaults`, provided that this value is not None and
+    the group's semantics has the hyperparameter. Otherwise, the hyperparameter gets the default of the semantics, or
+    None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])

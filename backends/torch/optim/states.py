@@ -54,8 +54,7 @@ def _named(model: Any) -> dict[str, Tensor]:
 
 # ---------------------------------------------------------------------- reading
 def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
-    framework.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` for torch or optax.
 
     Parameters
     ----------
@@ -112,8 +111,9 @@ def describe_optimizer(
 ) -> dict[str, dict[str, Any]]:
     """Return a description of each parameter's optimizer, with the names that `islices.optim` uses.
 
-    If a class of torch.optim has no record, the description is its name. For other classes without a record, the result
-    is empty. If the formula of a group cannot be described (see `_described`), its parameters are left out.
+    If a class of torch.optim has no record, the description contains only the name of the class. For other classes
+    without a record, the result is empty. If the formula of a group cannot be described (see `_described`), its
+    parameters are left out.
     """
     record = record_of(optimizer)
     kind = type(optimizer)
@@ -186,15 +186,15 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch" for torch.optim. `semantics` is required for
         momentum and for the amsgrad maximum of Adam, because frameworks store these arrays differently. Some formulas
-        include the learning rate in the momentum. If only one of both does, the group's current learning rate is used
-        to convert the momentum.
+        include the learning rate in the momentum. If only one of the two formulas does so, the group's current learning
+        rate is used to convert the momentum.
 
     Raises
     ------
     TypeError, ValueError
-        A name in `states` is not a parameter of the optimizer, or an array is unknown, missing or of the wrong shape.
-        Or `semantics` is missing, or the amsgrad maximum cannot be converted (optax), or the learning rate that
-        converts the momentum is 0. The call changes no state.
+        The type of `optimizer`, `model` or `states` is not accepted. A name in `states` is not a parameter of the
+        optimizer. An array is unknown, missing or of the wrong shape. `semantics` is missing, the amsgrad maximum
+        cannot be converted (optax), or the learning rate that converts the momentum is 0. The call changes no state.
 
     Examples
     --------
