@@ -29,9 +29,10 @@ BY_ROWS = ("sgd", "adagrad")
 
 
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
-    """A callback that records each step of `model.fit`.
+    """A callback that records steps of `model.fit`.
 
-    For each step, the callback records the batch, outputs, loss, gradients before and after clipping, tables and state.
+    For each recorded step, the callback stores the batch, outputs, loss, gradients before and after clipping, tables
+    and state.
 
     Parameters
     ----------

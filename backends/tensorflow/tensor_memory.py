@@ -113,7 +113,7 @@ def is_plain(x: Array) -> bool:
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
-    """Return a writable view of the memory of the variable with this resource. As long as the view exists, no other
+    """Return a writable view of the memory of the variable with this resource. When this function returns, no other
     tensor shares this memory.
 
     A tensor that was read from a variable may share its memory. So this function first scatters zero rows into the
@@ -132,8 +132,8 @@ def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a view of the memory of the variable with this resource. The caller must delete the view before anything
     writes to the variable.
 
-    After a scatter, TensorFlow makes a copy at each read of the variable. This function prevents the copy for a single
-    read. Raise ValueError if the shape of the variable has changed.
+    After a gather or scatter of rows, TensorFlow makes a copy at each read of the variable. This function disables
+    these copies until the next gather or scatter. Raise ValueError if the shape of the variable has changed.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)

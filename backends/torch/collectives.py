@@ -107,8 +107,8 @@ class TorchGroup(Group):
         device = "cpu" if "cpu" in engines else next(iter(engines))
         self.engine = f"torch.distributed ({engines[device]})"
         self.timeout: float | None = None
-        #: The sends and receives that have been started, each with its ranks. After a failure the others continue, so
-        #: that healthy ranks get their data and do not report this rank as missing.
+        #: The sends and receives that have been started, each with the other rank. After a failure, all others
+        #: continue, so that healthy ranks get their data and do not report this rank as missing.
         self._pending: list[tuple[Any, tuple[int, ...]]] = []
         self._device = torch.device(device)  # without a device number, the current device
         self._process_group = weakref.ref(process_group)  # a weak reference, so that the process group can end first

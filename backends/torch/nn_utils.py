@@ -93,7 +93,8 @@ def clip_grad_norm_(
     Notes
     -----
     With a group, the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with this
-    group computes the same bits, and so does a single process that has all parameters. SPEC clause 25.
+    group and these semantics computes the same bits, and so does a single process that has all parameters. SPEC clause
+    25.
 
     A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. The gradient gets a new
     tensor of values, because the old tensor may share memory with other tensors. Rows that the gradient does not

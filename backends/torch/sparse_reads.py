@@ -2,8 +2,8 @@
 
 torch computes row-sparse gradients only for embedding and embedding_bag with sparse=True. The mode `RowReads` passes
 sparse=True to these functions if they read a marked tensor. The mode also replaces indexing and index_select of whole
-rows by a function with a sparse gradient. All other uses have dense gradients, so torch's sum of all gradients is then
-dense. May import: `numpy`, `torch`, the core, this folder.
+rows by a function with a sparse gradient. All other uses have dense gradients, and the sum of sparse and dense
+gradients is dense. May import: `numpy`, `torch`, the core, this folder.
 """
 
 from __future__ import annotations
