@@ -36,7 +36,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         limits each element (`islices.clip_by_value`). You may set only one of the limits, to a number above 0.
     semantics : str
         The library whose formula computes the clipping factor: "islices", or another library that islices's clipping
-        function accepts, such as "keras". Duplicates are summed before clipping with every semantics. SPEC clause 11.
+        function accepts, such as "keras". With every semantics, duplicates are summed before clipping. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
         Defines what clipping by norm does if the norm is NaN or infinite. "propagate" applies the formula; with
         "islices", every stored value then becomes NaN. "zero" replaces the gradient by zeros, but momentum and Adam's
@@ -52,7 +52,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     -----
     The optimizer's variables have the same order and names as in Keras's class, so both classes can load each other's
     files. If a TensorFlow strategy has several replicas, the sum of the replicas' gradients is clipped. (Keras clips
-    the gradient of each replica.) Under XLA on TensorFlow, the result keeps the slots of duplicates, filled with zeros.
+    the gradient of each replica.) Under XLA on TensorFlow, the summed gradient keeps the slots of duplicates, filled
+    with zeros.
 
     On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package,
     Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit

@@ -7,9 +7,9 @@ Each primitive consists of one or a few TensorFlow operations, so it runs on any
   several threads. So `tf.scatter_nd` computes sums. On CPUs, `tf.scatter_nd` adds from left to right with any number of
   threads.
 - Grappler, which optimizes the graphs of tf.function, replaces divisions by products with the reciprocal of a constant,
-  or with `rsqrt`. Grappler also merges products with constants, and reorders sums. `opaque` prevents all this.
-- Autograph rewrites the code that a tf.function calls. A rule excludes islices from this. The rewritten code would also
-  work, but rewriting takes seconds, and tracing would take twice as long.
+  or with `rsqrt`. Grappler also merges products with constants, and reorders sums. `opaque` prevents these changes.
+- Autograph rewrites the code that a tf.function calls. A rule excludes the code of islices. The rewritten code would
+  also work, but rewriting takes seconds, and tracing would take twice as long.
 - TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.
 
 In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to

@@ -93,7 +93,8 @@ class Adagrad(RowOptimizer):
 
 
 class RowwiseAdagrad(RowOptimizer):
-    """Adagrad with one accumulator per row. The state of a large table is therefore only one column.
+    """Adagrad with one accumulator per row. So the state of a table contains only one number per row, and the step
+    count.
 
     Parameters
     ----------

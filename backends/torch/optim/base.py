@@ -338,9 +338,9 @@ class RowOptimizer(torch.optim.Optimizer):
         ----------
         state_dict : dict
             The optimizer copies the arrays to the devices of the parameters. The copies are float64 for float64
-            parameters, and float32 for all others. (torch's class would round them to the parameters' dtypes.) All
-            hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class and
-            does not contain an option, the optimizer keeps its value of this option.
+            parameters, and float32 for all others. (torch's class would round the arrays to the parameters' dtypes.)
+            All hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class
+            and does not contain an option, the optimizer keeps its value of this option.
 
         Raises
         ------
