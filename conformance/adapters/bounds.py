@@ -39,8 +39,8 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return one bound per array of the result, in order. If the result contains slices, the bound covers only their
-    values. Return None if no clause states a bound for the case."""
+    """Return the `Bound` of a case, with one item per array of the result, in order. If the result contains slices, the
+    bound covers only their values. Return None if no clause states a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)

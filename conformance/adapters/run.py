@@ -108,7 +108,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
             broken.append(f"{item.id}: {error}")
             outcome, details = "harness error", {"reason": str(error)}
         seconds = round(time.perf_counter() - started, 6)
-        # most cases pass, and their results are megabytes
+        # an unsupported case has no call in the report
         call = {} if outcome == "unsupported" else {"call": case.call}
         lines.write("case", outcome=outcome, **place, seconds=seconds, **call, **details)
         counts[outcome] += 1

@@ -31,7 +31,7 @@ from islices.conformance.protocol.wire import WireError, from_wire, to_wire
 
 #: The version of the protocol that this module implements.
 PROTOCOL = 1
-#: The largest accepted length of a line, in bytes; a longer line counts as an error of the adapter.
+#: The largest accepted length of a line, in bytes. The pieces of a longer line count as stray lines.
 LONGEST = 256 * 2**20
 #: The largest number of unread lines. If there are more, the adapter has to wait.
 WAITING = 256
