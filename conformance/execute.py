@@ -216,7 +216,7 @@ def _is_wide(case: Case) -> bool:
 
 class _Skeleton:
     """The arguments of a case, as a cache key for compiled programs. Two keys are equal if the arguments differ only in
-    the numbers of arrays."""
+    the elements of arrays."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key

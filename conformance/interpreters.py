@@ -45,7 +45,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # absolute: it will run elsewhere
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process runs elsewhere
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 

@@ -160,8 +160,8 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return HTML with one paragraph per reason why runs have no column. If there are more than `FOLDED` paragraphs, the
-    page collapses them."""
+    """Return HTML with one paragraph per reason why runs have no column. If there are more than `FOLDED` paragraphs,
+    the page collapses them."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)
