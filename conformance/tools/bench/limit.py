@@ -1,5 +1,5 @@
 """Measure the limit of a call. The limit is the time in which a copy with the same number of threads reads and writes
-as many bytes as the call must read and write."""
+as many bytes as the call must."""
 
 from __future__ import annotations
 
