@@ -277,8 +277,8 @@ SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
     "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
-#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers include 0, a root
-#: of a root (0.25), powers with whole parts, and fractions that use all digits.
+#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers include 0, a
+#: root of a root (0.25), powers with whole parts, and fractions that use all digits.
 POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))
 #: label -> counts of earlier steps, some of them large
 LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))

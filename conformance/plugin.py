@@ -1,7 +1,7 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
 The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. Each test
-of the suite passes a function that attempts a case to the fixture ``islices_verdict``. The fixture decides the outcome.
+of the suite calls the function that the fixture ``islices_verdict`` returns. This function decides the outcome.
 With ``--islices-report``, each outcome becomes a line of the report.
 """
 

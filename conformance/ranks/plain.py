@@ -1,6 +1,6 @@
 """Compute the expected result of all_reduce (clause 25) with NumPy scalars, one addition after the other.
 
-The module uses the plain data of `islices.conformance.data` and calls only that module's functions.
+The module uses the plain data and the helpers of `islices.conformance.data`, and no other code of islices.
 """
 
 from __future__ import annotations
