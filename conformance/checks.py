@@ -1,5 +1,5 @@
-"""Check properties that golden vectors cannot express: conversions, the gradients of framework layers for a real text,
-and memory use.
+"""Check properties that golden vectors cannot express, such as conversions, the gradients of framework layers for a
+real text, and memory use.
 
 A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
 modes host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only
@@ -218,8 +218,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that coalesce raises the expected error for each inconsistent sparse object that the framework can
-    build."""
+    """Check that coalesce raises the expected error for each invalid sparse object that the framework can build."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -307,7 +306,7 @@ def step_memory(backend: Backend) -> None:
     def step(ids: Any, weights: Any) -> Any:
         return gradients(lambda t: own.weighted_sum(islices.lookup(t, ids), upstream), islices.Table(weights))[0]
 
-    # a first call, which loads what is loaded once
+    # the first call also loads code, so it is not measured
     step(backend.asarray(np.zeros(1000, np.int32)), backend.asarray(np.zeros((1, 4), np.float32)))
     gradient, grown = peak_growth(lambda: step(ids, weights))
     assert read(gradient.values).shape == (1000, 4), "the slices"
@@ -434,7 +433,7 @@ def raised(call: Callable[[], Any]) -> str:
 
 @check("errors/traced-rows", "13", traced=True)
 def traced_rows(backend: Backend) -> None:
-    """Check that compiled keep_rows raises for float rows, and for a mask that is longer or shorter than the table."""
+    """Check that compiled keep_rows raises for float rows, and for a mask that is shorter than the table."""
     table = backend.asarray(np.ones((3, 1), np.float32))
     keep = backend.trace(lambda rows: islices.keep_rows(table, rows))
     for rows, expected in ((np.ones(3, np.float32), "TypeError"), (np.ones(2, np.bool_), "ValueError")):

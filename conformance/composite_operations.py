@@ -189,7 +189,7 @@ def _in_turn(values: list[float], step: Any) -> Any:
         return B.take(B.asarray(np.array(values), step), B.reshape(step, (1,)))
 
 
-#: The operations that are no public function with the same name.
+#: The operations without a public function of the same name.
 SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "replace_values": _replace_values,
     "lookup_gradient": _lookup_gradient,

@@ -280,7 +280,7 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists these cases. In modes host and framework, the quick profile also runs all cases of bad input,
+    quick.json lists these cases. In modes host and framework, the quick profile also runs the cases of bad input,
     because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they import a
     second framework or trace a model.
     """

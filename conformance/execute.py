@@ -124,8 +124,9 @@ def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
 
 
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
-    """Run a case and return the result as plain data. Raise HarnessError or UnsupportedError. If the call itself raises
-    an error, pass it on."""
+    """Run a case and return the result as plain data. Raise HarnessError if the setup fails, UnsupportedError if a
+    feature is missing, and ChangedInputError if the call changes an argument. If the call itself raises an error, pass
+    it on."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
@@ -216,7 +217,7 @@ def _is_wide(case: Case) -> bool:
 
 class _Skeleton:
     """The arguments of a case, as a cache key for compiled programs. Two keys are equal if the arguments differ only in
-    the numbers of arrays."""
+    the elements of arrays."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key

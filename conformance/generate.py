@@ -66,7 +66,7 @@ def coalesce() -> Iterator[Case]:
     for dtype in INDEX_TYPES:
         s = duplicates("ints", dtype)
         yield case(f"coalesce/integers/{dtype}", "coalesce", s)
-    # sums where every other order of addition gives another result (clause 3)
+    # sums that depend on the order of the additions (clause 3)
     order = [[1e8], [1.0], [-1e8], [1.0]]  # the sum from left to right is 1, in pairs 0
     yield case("coalesce/left-fold/float32", "coalesce", slices_of(order, [2] * 4, (4, 1)), clause="3")
     wide = [[2.0**53], [1.0], [1.0], [-(2.0**53)]]
@@ -121,7 +121,7 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/scale/float64-17-digits", "scale", dense((4, 2), "digits", "float64"), 0.16969931385370499)
     for k, dtype in enumerate(FLOATS):
         x = duplicates("divide", dtype, INDEX_TYPES[k % 2])
-        # for 3 and 49, multiplying by the rounded reciprocal gives another result; 0.1 is first rounded to the values'
+        # for 3 and 49, multiplying by the rounded reciprocal gives another result; -0.1 is first rounded to the values'
         # type
         for c in (3.0, 49.0, -0.1):
             yield case(f"algebra/divide/{dtype}/{c}", "divide", x, c)

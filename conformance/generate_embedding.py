@@ -12,8 +12,8 @@ from islices.conformance.data import NONFINITE, Array, Case, Shape
 from islices.conformance.makers import FLOATS, INDEX_TYPES, case, dense
 from islices.conformance.oracle_embedding import lead_of, values_of_ids
 
-#: form -> (ids or the pair (values, lengths), the options of the call)
 Options = dict[str, Any]
+#: form -> (ids or the pair (values, lengths), the options of the call)
 Forms = dict[str, tuple[Any, Options]]
 ROWS = 7
 #: name -> (ids, shape): sorted or unsorted, with or without duplicates, no id, one or many, of 0 to 3 dimensions
@@ -95,8 +95,8 @@ def lookups() -> Iterator[Case]:
 
 
 # ---------------------------------------------------------------------- bags
-#: 2-D ids, and 1-D ids with offsets. Bags at the start, in the middle and at the end are empty; others have one or
-#: several members.
+#: 2-D ids, and 1-D ids with offsets. The offsets make empty bags at the start, in the middle and at the end; the other
+#: bags have one or several members.
 BAG_IDS = Array("int64", (4, 5), [1, 1, 2, 6, 0, 0, 0, 0, 0, 0, 5, 3, 5, 0, 0, 6, 6, 6, 6, 6])
 FLAT_IDS = Array("int32", (11,), [4, 0, 3, 3, 0, 6, 1, 1, 2, 0, 5])
 OFFSETS = Array("int32", (6,), [0, 0, 3, 4, 4, 11])
@@ -173,8 +173,8 @@ def special_bags() -> Iterator[Case]:
 
 
 # ---------------------------------------------------------------------- ragged, absent
-#: Lengths whose last bag ends before the ids end, with empty bags at the start, in the middle and at the end. HOLES:
-#: ids of which some are absent (negative).
+#: Lengths whose last bag ends before the ids end, with empty bags at the start, in the middle and at the end. Negative
+#: ids in HOLES are absent.
 LENGTHS = Array("int32", (6,), [0, 3, 1, 0, 4, 0])
 HOLES = Array("int32", (11,), [4, -1, 3, -1, 0, 6, -9, 1, 2, 0, 5])
 KEEP = Array("bool", (11,), [k % 3 != 2 for k in range(11)])

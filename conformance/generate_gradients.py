@@ -1,8 +1,8 @@
 """Make the cases of gradients through norms and clips. All numbers are whole, and they are chosen so that every
 operation is exact in any order.
 
-`TABLE` contains the sums of duplicate rows. All norms and all positive limits are powers of two, and the dot product of
-an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
+`TABLE` contains the sums of duplicate rows. The 2-norms are powers of two or 0, and all positive limits are powers of
+two. The dot product of an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def special_steps() -> Iterator[Case]:
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
         grad = duplicates("digits", "float64", "int32")
         yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
-    # step counts beyond which a term of the optimizer no longer changes
+    # step counts before and after a term of the optimizer stops changing
     for own, late in LATE.items():
         for steps in late:
             state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")

@@ -1,7 +1,7 @@
 """Find the Python interpreters of other environments, so that the suite can test the frameworks there.
 
 Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. To make
-this possible, a folder that contains only islices is added to the interpreter's import path.
+this possible, a folder that contains only islices and its pytest plug-in is added to the interpreter's import path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 class Interpreter(NamedTuple):
     """A Python interpreter that runs the suite.
 
-    `alone` is a folder that contains only islices, for the import path, or "" for the interpreter of this process.
+    `alone` is the folder with islices that is added to the import path, or "" for the interpreter of this process.
     `prefix` is the folder of the environment to which the interpreter belongs.
     """
 
@@ -45,7 +45,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # absolute: it will run elsewhere
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process runs elsewhere
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 
@@ -55,7 +55,7 @@ def here() -> Interpreter:
 
 def look_at(path: str, folder: Path) -> Interpreter:
     """Return the interpreter at a path; raise UsageError if it cannot run the suite. The function makes a subfolder of
-    `folder` that contains links to islices."""
+    `folder` that contains links to islices and its pytest plug-in."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
     # absolute, for another working folder; links stay, because Python finds its environment through them

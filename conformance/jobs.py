@@ -1,4 +1,4 @@
-"""Run the suite. Each backend of each interpreter runs in a separate process, and two processes run at a time.
+"""Run the suite. Each backend of each interpreter runs in a separate process, and at most two run at a time.
 
 The variants of a backend share one process, with its imports and compiled programs. A variant with environment
 variables has a separate process.

@@ -23,7 +23,7 @@ from islices.core.registry import BUILTIN, GROUP
 
 __all__ = ["COMMAND", "to_do", "unwritten"]
 
-#: Finds the part of a module's name that the name of a distribution may end with.
+#: The pattern of a valid NAME, and of each name between the dots of MODULE.
 PART = re.compile(r"_*[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 
 

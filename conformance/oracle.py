@@ -2,7 +2,7 @@
 
 Each operation computes the exact result. Where the specification says "rounded", the result is rounded once to the
 stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here uses
-NumPy's arithmetic, the code of islices or a framework. May import: `islices.conformance.data`.
+NumPy's arithmetic, a framework, or the code of islices outside of the suite. May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def wide(dtype: str) -> str:
 
 
 def rounded(operation: Any, numerator: Any) -> Any:
-    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, the function
-    returns `operation(a, b)`. For two floats of which one is not finite, the function returns the same.
+    """Return a function (a, b, dtype) that rounds the exact result of an operation once. For integers, and if
+    one of two floats is not finite, the function returns `operation(a, b)`.
 
     `numerator(n, d, m, e)` returns the numerator of the result for a = n / d and b = m / e. The denominator is d * e.
     """

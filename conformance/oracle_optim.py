@@ -277,10 +277,10 @@ SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
     "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
-#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers are 0, roots of
-#: roots, powers with whole parts, and a fraction that uses all digits.
+#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers include 0, a
+#: root of a root (0.25), powers with whole parts, and fractions that use all digits.
 POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))
-#: label -> large counts of earlier steps
+#: label -> counts of earlier steps, some of them large
 LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))
 
 
@@ -349,8 +349,8 @@ def optimizer_steps(
 
 
 def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, Row]]:
-    """Return (row number, gradient of the row) for each row of the gradient, or for every row of the table if `rows` is
-    "all"."""
+    """Return pairs (row number, gradient of the row) for the rows of the gradient, or for every row of the table if
+    `rows` is "all"."""
     if isinstance(grad, Slices):
         c = coalesce(grad)
         named = dict(zip(c.indices.data, c.values.rows(), strict=True))

@@ -1,7 +1,7 @@
 """Run the suite's tests under pytest: select the cases that the options describe, and write the report as JSON lines.
 
 The module `islices_pytest` defines the options, and registers this module if ``--islices-backend`` is given. Each test
-of the suite passes a function that attempts a case to the fixture ``islices_verdict``. The fixture decides the outcome.
+of the suite calls the function that the fixture ``islices_verdict`` returns. This function decides the outcome.
 With ``--islices-report``, each outcome becomes a line of the report.
 """
 
@@ -106,7 +106,7 @@ def parametrize(
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases by variant, and put mode host last within a variant. Mode host uses kernels that the process for
-    NumPy compiles; the other modes give this process time to finish."""
+    NumPy compiles; while the other modes run, that process can finish compiling."""
     if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -126,8 +126,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The writer of the report of one process. Each variant is one run. A run consists of a header, a line at the start
-    and a line at the end of each case, and a footer."""
+    """The writer of one process's report. The report contains one run per variant: a header, a line at the start and at
+    the end of each case, and a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -160,8 +160,8 @@ class Report:
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the current run. The footer contains `exit`, pytest's exit status, if `exit` is above 1. Otherwise the
-        footer contains 1 if a case fails or is a harness error, and 0 if no case does."""
+        """End the current run, and write its footer. If `exit`, pytest's exit status, is above 1, the footer's field
+        "exit" contains this status. Otherwise, the field is 1 if a case failed or was a harness error, else 0."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))

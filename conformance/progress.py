@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-#: Without progress lines, the board prints the running parts after this many seconds of silence.
+#: Without progress lines, the board prints a line about the running processes every so many seconds.
 HEARTBEAT = 60.0
 
 

@@ -29,7 +29,7 @@ Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """A case in a mode. A report contains one line for each item."""
+    """A case in a mode. A report contains one outcome for each item."""
 
     subject: Subject
     id: str
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the golden cases of `quick_ids`, and all checks except those that belong only to the full profile.
-        "full" runs all cases.
+        "quick" runs the golden cases of `quick_ids`, and the checks and cases of all_reduce that do not belong only to
+        the full profile. "full" runs all cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.

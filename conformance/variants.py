@@ -80,7 +80,7 @@ class Variant(NamedTuple):
         return [mode for mode in backend.modes() if not self.modes or mode in self.modes]
 
 
-#: operation -> positions of the arguments that the call writes to, which therefore stay writable
+#: operation -> position of the argument that the call writes to, which therefore stays writable
 WRITTEN = {"optimizer_steps": 2, "renorm_rows": 0}
 
 

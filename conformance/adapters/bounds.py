@@ -27,7 +27,7 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: The number of roundings of an element besides those of its sum or norm: reciprocal, product, mean, cast (clause 22).
+#: The number of roundings of an element besides those of its sum or norm: reciprocal, product, mean, cast.
 BESIDE = 8
 
 
@@ -39,8 +39,8 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return one bound per array of the result, in order. If the result contains slices, the bound covers only their
-    values. Return None if no clause states a bound for the case."""
+    """Return the `Bound` of a case, with one item per array of the result, in order. If the result contains slices, the
+    bound covers only their values. Return None if no clause states a bound for the case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)

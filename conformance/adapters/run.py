@@ -1,8 +1,9 @@
 """Run the golden cases on an adapter, one after the other, and write a report. The adapter gets a column in the matrix.
 
-Some outcomes do not depend on an answer. If the adapter crashes or hangs in a call, the case counts as a harness error,
-and the suite starts the adapter again. If the adapter crashes too often or cannot start, the whole run counts as a
-harness error. If the adapter does not have the operation, the case counts as unsupported.
+Some outcomes do not depend on a valid answer. If the adapter crashes, hangs or gives an invalid answer in a call, the
+case counts as a harness error. After a crash or a hang, the suite starts the adapter again. If such calls are too many,
+or the adapter cannot start, the whole run counts as a harness error. If the adapter does not have the operation, the
+case counts as unsupported.
 
 May import: this folder, `islices`.
 """
@@ -27,7 +28,7 @@ from islices.conformance.protocol import CallError, Client, StartError, WireErro
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import COMMAND, Selection
 
-#: The number of calls in which an adapter may crash or hang; after this many, the run is abandoned.
+#: The run is abandoned after this many calls in which the adapter crashes, hangs or gives an invalid answer.
 MOST = 10
 
 
@@ -108,7 +109,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
             broken.append(f"{item.id}: {error}")
             outcome, details = "harness error", {"reason": str(error)}
         seconds = round(time.perf_counter() - started, 6)
-        # most cases pass, and their results are megabytes
+        # an unsupported case has no call in the report
         call = {} if outcome == "unsupported" else {"call": case.call}
         lines.write("case", outcome=outcome, **place, seconds=seconds, **call, **details)
         counts[outcome] += 1
@@ -120,7 +121,8 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of a case, or raise CallError if the adapter crashed or hung."""
+    """Return (outcome, details) of a case, or raise CallError if the adapter crashed, hung or gave an invalid
+    answer."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:

@@ -34,13 +34,13 @@ import numpy as np
 
 #: 64 digits are 212 bits; the exponents exceed by far those of any product of float32 numbers.
 CONTEXT = Context(prec=64)
-#: Half the distance from 1 to the next float32: the relative error of one rounding.
+#: Half the distance from 1 to the next float32: the largest relative error of one rounding.
 U = 2.0**-24
 #: The smallest normal float32, which bounds the error of a result that is flushed to zero.
 TINY = 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
-#: The factor that rounds a bound upwards. A bound needs at most 32 float64 operations; the relative error of each is
-#: 2^-53, as all results are positive.
+#: The factor that rounds a bound upwards. A bound needs at most 32 float64 operations, each with a relative error of at
+#: most 2^-53. All results are positive, so no digits cancel.
 SLACK = 1.0 + 2.0**-40
 ZERO = Decimal(0)
 
@@ -181,7 +181,8 @@ class Real:
 
 
 def _times(x: float, y: float) -> float:
-    """Return x times y. The product of 0 and infinity is 0, because a product with an exact 0 has no error."""
+    """Return x times y. Return 0, not NaN, for 0 times infinity: if a bound must be infinite, another of its terms is
+    infinite."""
     return x * y if x and y else 0.0
 
 

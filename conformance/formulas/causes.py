@@ -1,4 +1,4 @@
-"""Find the known mistake that reproduces the result of a step.
+"""Find the known mistake, or the pair of mistakes, that reproduces the result of a step.
 
 May import: `numpy`, this folder.
 """
@@ -19,11 +19,11 @@ from islices.conformance.formulas.scores import Got, ratios
 
 Array = np.ndarray[Any, Any]
 #: The result of a wrong formula has no proven bound. Its allowance is MARGIN times the bound of the correct formula,
-#: plus RELATIVE times its value.
+#: plus RELATIVE times the absolute value of the result.
 MARGIN = 4.0
 RELATIVE = 128 * U
-#: The share of elements of each trajectory that a mistake must explain. It is below 1 because of cancellation, and
-#: because a NaN spreads.
+#: The share of elements of each trajectory that a mistake must explain. The share is below 1 because of cancellation,
+#: and because a NaN spreads.
 EXPLAINED = 0.85
 #: A mistake explains a wrong element only if its result differs from the correct value by more than so many bounds.
 APART = 0.5
@@ -37,7 +37,7 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """Return (distance, outside) for each element whose bound is finite.
+    """Return the arrays (distance, outside) over all elements whose bound is finite.
 
     `distance` is the difference from the result of the wrong formula, divided by the allowance of that result (see
     MARGIN). `outside` is True if the element is outside of the correct formula's bound. If an element is outside, but
@@ -71,8 +71,9 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """For each trajectory, compute the shares of all elements, and of the elements outside of the bound, that a mistake
-    explains. Return the smallest of these shares. The search ends at the first share below EXPLAINED."""
+    """Return the smallest share of elements that a mistake explains. Each trajectory has two shares: of all elements,
+    and of the elements outside of the bound. The search ends after the first trajectory with a share below
+    EXPLAINED."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

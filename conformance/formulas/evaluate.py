@@ -24,10 +24,10 @@ Stepped = tuple[Array, State]
 #: (options, t, squares of duplicates) -> the `Numbers` of a step
 Making = Callable[..., Numbers]
 _sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
-#: Grade 1 computes scalars in float64, grade 2 in float32.
+#: In grade 1, an implementation computes scalars in float64; in grade 2, in float32.
 GRADES = (1, 2)
 _value = np.frompyfunc(lambda x: float(x.value), 1, 1)
-#: the error, plus the rounding of the value to float64, because the files contain float64
+#: the error; unless it is 0, plus the rounding of the value to float64, because the files contain float64 values
 _bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
 
 

@@ -78,8 +78,8 @@ def judge(step: Step, formula: str) -> Judgement:
     Notes
     -----
     A score is the error divided by the bound of clause 28. The score is at most 1 for every faithful float32
-    evaluation, in any order of sums, with or without FMA. If the function raises another exception, `judge` passes it
-    on with a note that names the trajectory.
+    evaluation, in any order of sums, with or without FMA. If the function raises an exception other than
+    NotImplementedError, `judge` passes it on with a note that names the trajectory.
 
     Examples
     --------

@@ -25,7 +25,7 @@ class Judgement:
 
     formula: Formula
     scores: tuple[Score, ...]
-    #: trajectory -> the reason why it was not run
+    #: trajectory -> the reason why it was not judged
     unsupported: Mapping[str, str]
     #: arrays of the state that the step neither returned nor changed
     unjudged: tuple[str, ...]

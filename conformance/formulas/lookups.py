@@ -20,8 +20,8 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. An
-    empty bag has a row of zeros."""
+    """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. A
+    bag without `members` has a row of zeros."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
@@ -78,7 +78,7 @@ def _weights(n: Numbers, x: Bags) -> Any:
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
     """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream gradient of its
     bag, multiplied by the `share` of the bag and by the weight of the id. If the combiner is the maximum, only the row
-    with the maximum gets a gradient. The inputs contain no ties."""
+    with the maximum of a column gets the gradient of the column. In the inputs, no two rows tie."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)

@@ -46,7 +46,7 @@ class Mutant:
     only: tuple[Any, ...]
     #: the error of the step count
     shift: int
-    #: the fields of the formula that the mistake changes: gradients or duplicates
+    #: the fields of the formula that the mistake changes: gradients, duplicates or counts_empty; None if it changes none
     fields: Mapping[str, Any] | None
 
     def fits(self, formula: Formula) -> bool:

@@ -1,8 +1,9 @@
-"""Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` also
-computes bounds.
+"""Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` computes
+in 64 decimal digits, with bounds.
 
-A rule uses only `Numbers`, arrays and the operators + - * /. So one rule serves two purposes. With `BoundedNumbers` and
-arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64 trajectory.
+A rule computes only with methods of `Numbers`, Python's operators and abs(). So one rule serves two purposes. With
+`BoundedNumbers` and arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64
+trajectory.
 
 May import: `numpy`, this folder.
 """
@@ -17,7 +18,7 @@ import numpy as np
 
 from islices.conformance.formulas.bounded import Real, U, mean, roundings, scaled, shrink
 
-#: The error of computing a scalar in float64, relative to the largest number in its formula.
+#: A bound on the error of computing a scalar in float64, relative to the largest number in its formula.
 DOUBLE = 2.0**-50
 
 
@@ -25,14 +26,14 @@ class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
     ``h`` contains the options as plain numbers. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
-    separate methods. Digits cancel in these scalars, and the grades of clause 28 compute them differently. A division
-    by 0, which only mistakes cause, gives infinity or NaN.
+    separate methods: their digits cancel, so their errors differ between the grades of clause 28. Only mutants divide
+    by 0, which gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
         self.h = h
         self.t = t
-        #: the sums of squares of single duplicates, if the formula uses them
+        #: the sum of the squares of each row's slices, if the formula uses it
         self.squares = squares
 
     def __getitem__(self, name: str) -> Any:
@@ -62,7 +63,7 @@ class Numbers:
         return np.sqrt(x)
 
     def largest(self, x: Any) -> Any:
-        """Return the row of the largest element in each column; the first of equal elements counts."""
+        """Return the number of the row with the largest element of each column; the first of equal elements counts."""
         return np.argmax(x, axis=0)
 
     def shrink(self, x: Any, threshold: Any) -> Any:
@@ -116,8 +117,8 @@ def _elementwise(function: Any, arguments: int) -> Any:
 
 
 class BoundedNumbers(Numbers):
-    """The options of a trajectory as `Real` scalars, and operations on arrays of `Real`. Grade 1 computes scalars in
-    float64 and rounds them to float32; grade 2 computes them in float32."""
+    """The options of a trajectory as `Real` scalars, and operations on arrays of `Real`. The bounds of
+    grade 1 are for scalars computed in float64 and rounded to float32, those of grade 2 for scalars in float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)
@@ -131,8 +132,8 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar that is the result of a cancellation. `single` is the error of this scalar in grade 2 before
-        the last rounding."""
+        """Return a scalar whose digits cancel, such as 1 - beta^t. `single` is the error of this scalar in grade 2
+        before the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))

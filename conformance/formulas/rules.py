@@ -84,7 +84,7 @@ def sgd(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- Adagrad
 def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
-    """Return the root of x plus eps. If `epsilon` is "inside", return sqrt(x + eps). If `epsilon` is "none", return
+    """Return sqrt(x) + eps. If `epsilon` is "inside", return sqrt(x + eps). If `epsilon` is "none", return
     sqrt(x)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)

@@ -33,7 +33,7 @@ class Score:
     """The largest ratios of error to bound in one array over the steps of a trajectory."""
 
     trajectory: str
-    #: "weights", or the name of a state array
+    #: the name of the result, such as "weights", or of a state array
     array: str
     #: the largest error divided by the bound of grade 1, and by the bound of grade 2
     by_grade: tuple[float, float]

@@ -20,7 +20,7 @@ from islices.conformance.formulas.formula import Formula
 #: The factors of a learning rate that changes at each step. They distinguish a learning rate inside a momentum buffer
 #: from one outside.
 SCHEDULE = (1.0, 0.25, 2.0, 0.5)
-#: The frameworks that have only row-sparse formulas.
+#: The frameworks whose optimizers have only row-sparse formulas.
 SPARSE = ("fbgemm", "sparsecore")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 Host = np.ndarray[Any, Any]
 #: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: `by_layers` is measured up to this number of occurrences of a row, because its Python loop has one step for each.
+#: `by_layers` is measured up to this number of occurrences of a row. Its Python loop has one step per occurrence.
 MOST_LAYERS = 256
 
 

@@ -1,5 +1,5 @@
 """Compare the results of a law. Each function returns a line that describes the difference, or "" if the law holds.
-Printed counterexamples contain calls of these functions.
+Printed counterexamples call these functions through `running.again`.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """

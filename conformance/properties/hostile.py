@@ -2,8 +2,8 @@
 
 ``python -m islices.conformance.properties hostile -b torch`` looks for calls that break one of two promises. First, a
 call returns, or raises one of the errors `ACCEPTED` with a message. A TypeError, ValueError or IndexError names an
-argument. Second, a call that raises changes no array. Hypothesis draws the calls, and shrinks the first call that
-breaks a promise.
+argument. Second, a call that raises changes no array, and a call that returns changes only its targets.
+Hypothesis draws the calls, and shrinks the first call that breaks a promise.
 """
 
 from __future__ import annotations

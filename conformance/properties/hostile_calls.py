@@ -271,7 +271,8 @@ BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS,
 
 @st.composite
 def calls(draw: Any, backend: Backend, others: Sequence[Backend]) -> HostileCall:
-    """Draw a call with zero, one or two spoilt arguments. About one call in twenty runs in mode framework."""
+    """Draw a call with zero, one or two spoilt arguments. About one call in twenty runs in mode framework,
+    unless the backend has only mode host."""
     name = draw(st.sampled_from([name for name, entry in ENTRIES.items() for _ in range(entry.weight)]))
     entry, d = ENTRIES[name], Draw(draw, backend, others)
     mode = "framework" if not backend.host_only and d.rarely(5) else "host"

@@ -67,8 +67,8 @@ class LooksLikeArray:
         return f"<an object of shape {self.shape!r} and dtype {self.dtype!r}>"
 
 
-#: JUNK has objects that nearly every parameter must reject. MAKERS make such objects that a call could change or use
-#: up.
+#: JUNK has objects that nearly every parameter must reject. The functions in MAKERS make further such objects, which a
+#: call could change or use up.
 JUNK: tuple[Any, ...] = (
     None, ..., "x", "", b"bytes", int, len, "\ud800", "x" * 100_000, range(3), np.float32, slice(None),
     LooksLikeArray((3, 2), "float32"), LooksLikeArray("abc", None),

@@ -1,10 +1,10 @@
-"""Define the laws that the public functions obey for any arguments, each with its clause of SPEC.md.
+"""Define the laws that the public functions obey for all arguments that are drawn, each with its clause of SPEC.md.
 
 A law is a function of drawn arguments that makes public calls. The law returns a tuple, which a function of the module
 `compare` checks. The default function is `same_bits`; it checks that two results have the same bits.
 
-A printed counterexample contains the source code of the law, so that users can run the law. Therefore, a law uses only
-its arguments, `islices` and Python's builtins.
+A printed counterexample contains the source code of the law as a comment, so that users can read and copy the law.
+Therefore, a law uses only its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations

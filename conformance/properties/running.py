@@ -59,7 +59,7 @@ Column = tuple[Backend, str]
 
 
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
-    """Return (backend, mode) for each backend, and for each of the backend's modes that is in `modes`."""
+    """Return pairs (backend, mode): for each backend, one pair per mode of the backend that is in `modes`."""
     backends = [islices.get_backend(name) for name in names]
     return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 

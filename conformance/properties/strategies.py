@@ -23,7 +23,7 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 Draw = Any  # the function `draw` that @st.composite passes
 Arguments = dict[str, Any]
 ROWS = 7
-#: The row shapes: few, because compilers compile again for each shape.
+#: The numbers of slices and the shapes of rows: few, because compilers compile again for each shape.
 COUNTS = (1, 0, 2, 5, 20)
 ROW_SHAPES: tuple[Shape, ...] = ((), (3,), (2, 2), (2, 1, 2))
 DTYPES = ("float32", "float64", "float16", "bfloat16")

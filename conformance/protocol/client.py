@@ -6,9 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-The adapter ends when its input ends. Any other line that the adapter prints is a stray line. The client counts stray
-lines and stores the first ones. A library may print a greeting, so stray lines are no failure. If the process ends or
-exceeds the time limit, the next call starts a new process.
+The adapter must end when its input ends. Any other line that the adapter prints is a stray line. The client counts
+stray lines and stores the first ones. A library may print a greeting, so stray lines are no failure. If the process
+ends or exceeds the time limit, the next call starts a new process.
 
 May import: this folder.
 """
@@ -31,7 +31,7 @@ from islices.conformance.protocol.wire import WireError, from_wire, to_wire
 
 #: The version of the protocol that this module implements.
 PROTOCOL = 1
-#: The largest accepted length of a line, in bytes; a longer line counts as an error of the adapter.
+#: The largest accepted length of a line, in bytes. The pieces of a longer line count as stray lines.
 LONGEST = 256 * 2**20
 #: The largest number of unread lines. If there are more, the adapter has to wait.
 WAITING = 256

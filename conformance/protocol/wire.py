@@ -11,7 +11,7 @@ hexadecimal digits per byte. An array contains the bytes of its elements in C or
     [..], {"tuple": [..]}, {"dict": {..}}                     containers
     "text", true, null                                        themselves
 
-JSON numbers occur only in shapes.
+In values, JSON numbers occur only in shapes.
 
 May import: `numpy`, `islices.conformance.data`.
 """

@@ -195,7 +195,7 @@ def special(dtype: str) -> Callable[[int, int], Slices]:
         first = [inf, -inf, nan, 0.0, -0.0, -0.0, largest, -0.0]
         later = [inf, inf, 1.0, -0.0, -0.0, 0.0, largest, 2.0]
         data = first if rank == 0 else later
-        # only one rank has a row of -0, and only rank 0 has another row
+        # each rank has a row of -0 that no other rank has, and rank 0 has a second such row
         mine = [10 + rank, 30] if rank == 0 else [10 + rank]
         return column([*data, *[-0.0] * len(mine)], [*range(8), *mine], dtype)
 

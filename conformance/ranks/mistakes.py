@@ -1,5 +1,6 @@
-"""Define calls that must raise an error on every rank. The error must name the difference between the ranks, or the
-rank that failed. After each call, the group must be usable by the next call."""
+"""Define calls that must raise an error on every rank. If the ranks differ, the error must name the difference. If
+one rank fails, the errors of the other ranks must name this rank. After each call, the group must be usable by the next
+call."""
 
 from __future__ import annotations
 

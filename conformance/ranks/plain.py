@@ -1,6 +1,6 @@
 """Compute the expected result of all_reduce (clause 25) with NumPy scalars, one addition after the other.
 
-The module uses the plain data of `islices.conformance.data` and calls no function of islices.
+The module uses the plain data and the helpers of `islices.conformance.data`, and no other code of islices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bf
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """Round a result to the dtype, and return a Python number, because the vectors contain Python numbers."""
+    """Round a result to the dtype, and return a Python number, because plain data contain Python numbers."""
     return NARROW[dtype](x).item()
 
 

@@ -1,9 +1,9 @@
 """Compute the compact matrix, which has a row for each group of cases and a column for each backend. A cell has one
 part per mode.
 
-Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. A cell shows
-one mark for all passes, and the counts of all other outcomes. Each variant (kernels off, read-only, ...) has a further
-row with the counts of each backend.
+Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. For each
+mode, a cell shows the counts of all outcomes except passes. If no case fails, one mark stands for all passes. Each
+variant (kernels off, read-only, ...) has a further row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
 """
@@ -23,7 +23,7 @@ from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
 STANDARD = "standard"
 PASS = "✓"
 
-#: The parts of a cell, each of them (outcome, text).
+#: The pairs (outcome, text) of one mode in a cell.
 Parts = list[tuple[str, str]]
 
 

@@ -116,7 +116,7 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     """Return remarks on unsupported cases, deviations and cases within a bound. A remark is (names of runs, outcome and
     number of cases, reason). The notes on runs follow, each as (name of the run, "note", text).
 
-    For each backend, each reason occurs in only one remark. An example of a remark:
+    For each backend, each pair of an outcome and a reason occurs in only one remark. An example of a remark:
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """

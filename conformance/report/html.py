@@ -37,8 +37,8 @@ from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, named, run_
 LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
 WORDS = {**MARKS, "pass": "✓"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
-#: The number of characters to which the call of a case is cut if the case passes everywhere. Nobody reads these calls,
-#: but they are most of the page.
+#: The number of characters to which the call of a case is cut if the case passes everywhere. Without this limit, these
+#: calls would be most of the page.
 CALL_OF_PASS = 1200
 #: The number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
@@ -160,8 +160,8 @@ def _problems(runs: Sequence[Run]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """Return HTML with one paragraph per kind of run without a column. If there are more than `FOLDED` paragraphs, the
-    page collapses them."""
+    """Return HTML with one paragraph per reason why runs have no column. If there are more than `FOLDED` paragraphs,
+    the page collapses them."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
         for owner, why in folded(runs)

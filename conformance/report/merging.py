@@ -17,7 +17,8 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
     ----------
     runs : sequence of Run
     replace : bool
-        If True, a later run replaces an earlier run with the same backend, versions, variant, interpreter and system.
+        If True, a later run replaces earlier runs with a common mode and with the same backend, version, variant,
+        Python, NumPy and system.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Define the contents of a report: runs, their columns, and their labels.
 
 A run contains the cases of one backend in one variant, run by one process. A column of the matrix is one mode of a run.
-A run without a footer is a harness error, even if its cases passed, because its process crashed or hung.
+Unless a run was skipped, a run without a footer is a harness error: its process crashed or hung.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """For each item, return the texts that distinguish the item from items with the same key. The texts are the facts
-    that differ, and a number if the facts do not suffice."""
+    """Return one list per item with the texts that distinguish the item from items with the same key. The texts are the
+    facts that differ, and a number if the facts do not suffice."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

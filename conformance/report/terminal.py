@@ -15,7 +15,7 @@ from islices.conformance.report.runs import Run, details, named
 GAP = 2
 #: The largest length of a row's head. Longer heads are cut, because the author of a report can choose any text.
 LONGEST = 24
-#: The number of failures that a report describes for each run.
+#: The largest number of entries about failures for each run. Cases with the same reason share an entry.
 ENTRIES = 20
 PASSED = "passed in"
 

@@ -38,7 +38,7 @@ class SampleBackend(Backend):
     def from_host(self, array: np.ndarray, like: Tensor) -> Tensor:
         return Tensor(array)
 
-    host_view = to_numpy = staticmethod(Tensor.memory)  # type: ignore[assignment]  # shared: what the host computes on is the library's memory
+    host_view = to_numpy = staticmethod(Tensor.memory)  # type: ignore[assignment]  # shared: the host computes on the library's memory
 
     # ------------------------------------------------------------------ the library's sparse gradient
     def from_native(self, x: sample.RowGradient) -> NativeParts:

@@ -1,4 +1,4 @@
-"""Formulas of clips: by the global norm of dense or row-sparse tensors, by the norm of each tensor, and by value.
+"""Formulas of clips: by the global norm of dense or row-sparse tensors, by the norm of each tensor or row, and by value.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -31,7 +31,7 @@ def view(x: paddle.Tensor) -> Host | None:
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
         return None
-    x = x.detach()  # DLPack raises for a tensor with a gradient
+    x = x.detach()  # DLPack raises for a tensor that requires a gradient
     if x.dtype == paddle.bfloat16:
         return np.from_dlpack(x.view("int16")).view(np.uint16)
     return np.from_dlpack(x)

@@ -1,10 +1,10 @@
 """Split and build Paddle's SelectedRows without letting Paddle compute on them.
 
-Paddle does not check a SelectedRows: rows out of range crash the process in Paddle's optimizers. Elementwise functions
+Paddle does not check a SelectedRows: rows out of range crash the process in Paddle's lazy Adam. Elementwise functions
 work on the stored rows and do not sum duplicates. The C++ object that ``get_selected_rows`` returns does not keep the
 tensor alive, so the user of the object must keep the tensor as well. Paddle has no public function that builds a
-SelectedRows. So `build` computes the gradient of an embedding with a table of one row, and replaces the parts of this
-gradient. May import: Paddle, NumPy and `islices.backend`.
+SelectedRows. So `build` computes the gradient of an embedding with a table of one row, and replaces the height and the
+values of this gradient. May import: Paddle, NumPy and `islices.backend`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """Return a SelectedRows with the given int64 rows. The SelectedRows shares the memory of the values."""
+    """Return a SelectedRows with the given int64 rows. The SelectedRows shares the memory of contiguous
+    values."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)

@@ -18,7 +18,7 @@ from islices.conformance.workers import run_worker
 
 #: The seconds after which a process counts as hung. Importing a framework on a busy machine takes less.
 PATIENCE = 300
-#: The outcomes of probes, from bad to good.
+#: The outcomes of probes, in the order of the report.
 OUTCOMES = ("broken", "corrupts", "raises", "differs", "agrees", "not run")
 REMARKS = {"gone": "not in this version; in another: ", "changed": "not as once measured: "}
 
@@ -73,8 +73,8 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Return the findings as Markdown: a section per framework and a paragraph per finding. The worst findings of a
-    section come first."""
+    """Return the findings as Markdown: one section per framework and one paragraph per finding. In each section, the
+    paragraphs have the order of `OUTCOMES`."""
     lines = ["# What the frameworks' own functions do", ""]
     for framework in dict.fromkeys(framework_of(f["module"]) for f in findings):
         own = [f for f in findings if framework_of(f["module"]) == framework]

@@ -1,5 +1,5 @@
-"""Define `Probe`, which describes one call of a framework. A probe contains the input, the answer that the
-specification requires, and a sentence about the difference.
+"""Define `Probe`, which describes one call of a framework. A probe contains the call, the answer that the
+specification requires, and a sentence about the measured behaviour.
 
 Every module in probes/ has a table `PROBES` of probes.
 """
@@ -31,7 +31,8 @@ class Probe(NamedTuple):
     call, clause : str
         The framework's function as users write it, and the number of the clause that specifies the answer.
     claim : str
-        One sentence about the measured behaviour. Reports show the sentence only if the probe gave an answer.
+        One sentence about the measured behaviour. Reports omit the sentence for the outcomes "broken" and
+        "not run".
     instead : str
         The islices call that users can make instead.
     given : str

@@ -1,4 +1,4 @@
-"""Define the gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework
+"""Define the gradients that many probes pass to the frameworks, and numbers whose sums and norms show how a framework
 rounds.
 
 float32 represents the sums and norms of the gradients exactly.
@@ -25,7 +25,7 @@ class GivenGradient(NamedTuple):
 
     values: Host
     indices: Host
-    dense: Host  # the rows after duplicates are summed
+    dense: Host  # the table-sized array in which duplicates are summed
 
 
 def given(rows: Any, indices: list[int]) -> GivenGradient:

@@ -1,9 +1,9 @@
-"""`islices bench` compares islices with each framework's calls, and with the time to copy the same bytes.
+"""Compare islices with each framework's calls, and with the time to copy the same bytes (`islices bench`).
 
 Times depend on the machine, on its load and on the frameworks, so the bench compares times as ratios. Every round runs
 all implementations of one operation in a rotating order. A result is the median, over all rounds, of the ratios within
-one round. Each process measures one part on one backend. The calls of each framework are in
-`islices.conformance.own_calls`.
+one round. Each process measures one part on one backend, or one case of the part "step". The framework's calls
+for the part "operations" are in `islices.conformance.own_calls`.
 
     command    the subcommand: cases and processes            measuring  one process
     rounds     interleaved rounds, medians                    limit      the time to copy the bytes that must be moved

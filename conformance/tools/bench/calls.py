@@ -1,8 +1,8 @@
-"""Count the functions of islices that a small call runs: ``python -m islices.conformance.tools.bench.calls``.
+"""Count the function calls inside islices during a small call: ``python -m islices.conformance.tools.bench.calls``.
 
 The gradient has 64 slices of 16 numbers. Each call runs twice: first to load and compile code, then with
-sys.setprofile, which also sees compiled kernels. If the argument is the name of a call, the program prints the tree of
-functions of this call. Function calls are most of the cost of a small call, so a test limits their number.
+sys.setprofile, which also sees compiled kernels. The arguments are names of calls; the program also prints the tree of
+functions of these calls. Function calls are most of the cost of a small call, so a test limits their number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import islices
 from islices import IndexedSlices, optim
 
 SLICES, WIDTH, ROWS = 64, 16, 1000
-#: The folders of islices' files, including the templates of kernels.
+#: The folder of islices' files, including the templates of kernels.
 FOLDER = islices.__file__.removesuffix("__init__.py")
 
 
@@ -69,7 +69,7 @@ def _torch_calls() -> dict[str, Callable[[], Any]]:
 
     layer = torch.nn.Embedding(ROWS, WIDTH, sparse=True)
     layer(torch.from_numpy(np.random.default_rng(0).integers(0, ROWS, SLICES))).sum().backward()
-    adam = Adam(layer.parameters(), lr=0.2)  # a new array, so that no result is cached
+    adam = Adam(layer.parameters(), lr=0.2)
 
     def clip() -> None:
         assert layer.weight.grad is not None

@@ -1,4 +1,4 @@
-"""Define `islices bench`: select the cases, run a separate process for each part and backend, and write the results."""
+"""Define `islices bench`: select the cases, run the measuring processes, and write the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part "embedding" measures the loss sum(rows * upstream) and its gradient, on a small and on a very large table.
+"""Run the part "embedding": the loss sum(rows * upstream) and its gradient, on a small and on a very large table.
 
 Before the timing, all implementations run on the same data, and their results are compared. An implementation returns
 (loss, values, indices).
@@ -35,7 +35,7 @@ def run(job: Record, emit: Callable[..., None]) -> None:
 
 
 def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
-    """Check that all implementations have the same results, or raise RuntimeError. Then time the implementations."""
+    """Check that all implementations have the same results up to rounding, or raise RuntimeError. Then time them."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
     for label, variant in variants.items():
@@ -51,8 +51,8 @@ def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None]
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return (the distinct rows of a gradient, their sums). Omit slices of zeros, because compiled code fills unused
-    slots with zeros."""
+    """Return (the distinct row numbers of a gradient, the sum of each row's slices). Omit slices of zeros, because
+    compiled code fills unused slots with zeros."""
     named = np.any(values != 0, axis=1)
     distinct, place = np.unique(indices[named], return_inverse=True)
     sums = np.zeros((len(distinct), values.shape[1]))

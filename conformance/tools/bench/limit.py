@@ -1,5 +1,5 @@
-"""Measure the limit of a call. The limit is the time that as many threads need to copy the bytes that the call must
-read and write."""
+"""Measure the limit of a call. The limit is the time in which a copy with the same number of threads reads and writes
+as many bytes as the call must."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the result of `measure()` with the entry "limit": the bytes, the bandwidth, and the milliseconds that
-        a copy of `nbytes` needs. The bandwidth is the higher of two, measured before and after the call."""
+        """Return the result of `measure()` with the entry "limit": the bytes, the bandwidth, and the milliseconds in
+        which a copy reads and writes `nbytes`. The bandwidth is the higher of two, measured before and after the
+        call."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

@@ -1,9 +1,9 @@
-"""The part "operations" measures coalesce, clipping, norms and to_dense on several kinds of gradients.
+"""Run the part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
 A measurement starts with a framework's arrays of values and indices and ends when the result is computed. Before the
-timing, every implementation runs once, and the norm of its result is compared with the float64 norm. Results of calls
-with a remark in the label are not compared. The report names each call of the framework that gives a wrong result or
-raises an error.
+timing, every implementation runs once, and the norm of its result is compared with NumPy's norm. A framework's call
+whose label ends in a remark in brackets is not compared. The report names each call of the framework that gives a wrong
+result or raises an error. If islices gives a wrong result, the case fails.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TOLERANCE = 1e-3
 
 
 class Gradient(NamedTuple):
-    """A gradient in arrays of the framework. The object also contains the distinct row numbers and the float64 norm of
-    the gradient."""
+    """A gradient in arrays of the framework. The object also contains the distinct row numbers and the norm of the
+    gradient. The norm has squares in float64 and sums of duplicates in float32."""
 
     v: Any
     i: Any

@@ -1,4 +1,4 @@
-"""Write the tables of a run in Markdown, with a line per implementation."""
+"""Write the tables of a run in Markdown, with one line per implementation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A table with a title, and with rows of texts in the columns `HEADS`. If there are no rows, the title is a
-    remark."""
+    """A table with a title, and with rows of texts in the columns `HEADS`. If there are no rows, the title is
+    text without a table."""
 
     title: str
     rows: list[list[str]]
@@ -38,7 +38,7 @@ def tables(run: Record) -> list[TextTable]:
 
 
 def measured(run: Record) -> Iterator[TextTable]:
-    """Yield a table for each title in the records, then a table without rows for all remarks."""
+    """Yield a table for each title in the records. If there are remarks, then yield a table without rows for them."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:

@@ -4,11 +4,11 @@
      "failures": [text], "records": [record]}
 
 A record has "backend", "version", "part", "operation" and "others", the number of cores that other processes used
-during the measurement. Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label.
-"own" lists labels of the framework's calls. The first label belongs to the fastest call that does the same as islices.
-If a call that does less is even faster, the label of that call is second. "times_as_fast" by label is the median, over
-all rounds, of the time of the first label in "own" divided by the time of the label. Some records have "limit"
-{"bytes", "bandwidth", "milliseconds"}, and "remarks" by label.
+during the measurement. Measured records have the "title" of their table, the number of "rounds", and "milliseconds" and
+"quartiles" by label. "own" lists labels of the framework's calls. The first label belongs to the fastest call that does
+the same as islices. If a call that does less is even faster, the label of that call is second. "times_as_fast" by label
+is the median, over all rounds, of the time of the first label in "own" divided by the time of the label. Some records
+have "limit" {"bytes", "bandwidth", "milliseconds"}, "bytes" by kind, "remarks" by label, or "error".
 """
 
 from __future__ import annotations

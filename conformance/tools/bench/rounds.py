@@ -77,16 +77,16 @@ def does_less(label: str) -> bool:
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """Return a list with the label of the framework's fastest call that does the same as islices. If a call that does
-    less is even faster, the label of that call follows."""
+    """Return a list with the label of the framework's fastest call that does the same as islices, if there is one. If a
+    call that does less is even faster, the label of that call follows."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
 def summary(times: Times, own: list[str]) -> Record:
-    """Return the medians and quartiles of all calls, and the labels of the framework's fastest calls. Also return the
-    speed of each call relative to the first of these fastest calls."""
+    """Return the number of rounds, the medians and quartiles of all calls, and the labels of the framework's fastest
+    calls. Also return the speed of each call relative to the first of these fastest calls."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),

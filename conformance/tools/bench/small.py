@@ -1,4 +1,4 @@
-"""The part "small" measures calls on 64 x 16 values. Most of the time of these calls is overhead.
+"""Run the part "small": calls on 64 x 16 values. Most of the time of these calls is overhead.
 
 islices validates all input. The label "outside" means that the IndexedSlices was built before the timing, and "inside"
 that each call also builds the IndexedSlices. "native" means that the call gets the framework's sparse object. If the

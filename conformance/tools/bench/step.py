@@ -1,9 +1,9 @@
-"""The part "step" measures whole training steps, because users wait for whole steps.
+"""Run the part "step": whole training steps, because users wait for whole steps.
 
 A step consists of lookup, loss, gradient, clipping by the global norm in some cases, and an optimizer's step on the
-rows of the batch. The model has tables whose rows are summed in bags; the loss is half the squared distance between
-the bags and targets, times LOSS_SCALE. Every implementation starts from the same tables and reads the same batches.
-Losses are compared before the timing.
+rows of the batch. The model sums rows of its tables in bags; the loss is half the squared distance between the bags
+and targets, times LOSS_SCALE. Every implementation starts from the same tables and reads the same batches. Losses are
+compared before the timing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LOSS_SCALE = 2.0**-8
 MAX_NORM = 2.0**-3
 #: The number of batches, which the steps read in turn. The rows of all batches together are more than the caches hold.
 BATCHES = 4
-#: The allowed relative difference between the losses of other programs and of islices. Other programs use another order
-#: of sums, and add epsilon at other places.
+#: The allowed relative difference between the losses of other programs and of islices. Other programs sum in another
+#: order than islices, and add epsilon at other places.
 TOLERANCE = 1e-3
-#: The allowed relative difference between the losses of islices' programs. Their gradients and tables have the same
-#: bits, but frameworks compile the sum of the loss differently.
+#: The allowed relative difference between the losses of the implementations in `SAME_BITS`. Their gradients and tables
+#: have the same bits, but frameworks compile the sum of the loss differently.
 OUR_TOLERANCE = 1e-5
 #: The implementations of islices that promise the same bits.
 SAME_BITS = ("islices", "islices, compiled")
@@ -57,7 +57,7 @@ class Model(NamedTuple):
 
 
 BAGS = Model((1_000_000,), 64, 4_096, 16)
-#: A model as in a recommender: one id per feature; the sizes of the tables differ by a factor of 1,000.
+#: A model as in a recommender, with one id per feature. The sizes of the tables are from 1,000 to 1,000,000 rows.
 TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)), 64, 2_048, 1)
 
 
@@ -206,8 +206,8 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
-    """Take the first steps with every implementation. Raise RuntimeError if losses differ, or if the tables of two
-    implementations in `SAME_BITS` differ.
+    """Take the first steps with every implementation. Raise RuntimeError if losses differ by more than the
+    tolerance, or if the tables of two implementations in `SAME_BITS` differ.
 
     If a label ends in a remark in brackets, the implementation takes only one step, and only its loss is compared.
     """

@@ -42,8 +42,8 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a function accepts. Omit any other option that is off (zero, False or None), and raise
-    NotImplementedError for any other option that is on."""
+    """Return the options that a function accepts; a function with ``**options`` accepts all. Omit any other
+    option that is off (zero, False or None), and raise NotImplementedError for any other option that is on."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)

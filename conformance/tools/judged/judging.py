@@ -1,7 +1,8 @@
 """Judge the entries of a library in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-The program prints JSON lines: the reason why the library does not load, or its version and two lines per entry. The
-program prints an entry's first line before the judging, so that the output shows the entry if the process crashes.
+The program prints JSON lines: the reason why the library does not load, or its version, two lines per entry, and a last
+line. The program prints an entry's first line before the judging, so that the output shows the entry if the process
+crashes.
 """
 
 from __future__ import annotations

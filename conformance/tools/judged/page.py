@@ -28,7 +28,8 @@ def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- scores
 def summary(run: Line) -> Iterable[str]:
-    """Yield a line about the origin of the run, then a table of the number of calls by library and grade."""
+    """Yield a line with the date, the machine and the versions, then a table of the number of calls by library and
+    grade."""
     machine = run["machine"]
     yield (
         f"{run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
@@ -42,7 +43,7 @@ def summary(run: Line) -> Iterable[str]:
 
 
 def scores(run: Line) -> Iterable[str]:
-    """Yield a table for each library, or a line with the reason why the library was not judged."""
+    """Yield a line for each library that was not judged, with the reason, then a table for each judged library."""
     yield from (f"{x['module']}: not judged, {x['missing']}" for x in run["libraries"] if "missing" in x)
     yield from map(_table, _merged(run))
 

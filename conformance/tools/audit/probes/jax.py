@@ -1,5 +1,5 @@
-"""Probes of JAX. The probes cover at[].add, segment sums, lookups, BCOO, and rounding on the CPU in eager code and
-under jit."""
+"""Probes of JAX. The probes cover at[].add, lookups, gradients, BCOO, and rounding on the CPU in eager code and under
+jit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def half_ones() -> jax.Array:
 
 
 def grown() -> bool:
-    """Return True if the gradient of a gather needs more than half of the table's memory."""
+    """Return True if computing the gradient of a gather needs memory of more than half of the table's size."""
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2

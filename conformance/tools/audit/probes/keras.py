@@ -1,4 +1,4 @@
-"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend. The probes cover operators, layers, clips and
+"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend. The probes cover operators, clips and
 steps."""
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ PROBES = [
           "abs, cancelling duplicates", lambda: dense(ops.abs(Y)), CANCELLING.dense),
     Probe("keras.ops.clip", "9", "duplicates are clipped one by one, and rows that are not stored stay 0 whatever the bounds",
           "islices.clip_by_value(x, lo, hi)", "bounds 0 and 5, duplicates", lambda: dense(ops.clip(X, 0.0, 5.0)), DUPLICATES.dense.clip(0, 5)),
-    # ------------------------------------------------------------------ layers, clips and steps; docs/judged.md has the
-    # formulas
+    # ------------------------------------------------------------------ clips and steps
     *(Probe(f"keras.optimizers.*({name}=...)", clause, STORED, f"{instead} first", "SGD, cancelling duplicates to 2.5",
             partial(lambda name: -stepped(K.SGD(1.0, **{name: 2.5}), Y, start=0.0), name), expected)
       for name, clause, instead, expected in [

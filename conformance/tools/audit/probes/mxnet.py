@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported with a NumPy version that it does not support
+from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, whose import fails with NumPy 2 without this module
 from islices.conformance.own_calls.mxnet import invalid_gradients
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
 from islices.conformance.tools.audit.probe_inputs import (
@@ -167,7 +167,7 @@ PROBES = [
           "4096 ones, take", lambda: backward(nd.take, np.ones((4096, 2), np.float16), np.zeros(4096, int))[0], [4096] * 2),
     Probe("mx.nd.scatter_nd(values, ids, shape)", "3", "of an id that occurs several times one value is left", COALESCE,
           "[3, 8, 3] at 1, 2, 1", lambda: nd.scatter_nd(nd.array([3, 8, 3]), IDS.reshape((1, 3)), (4,)).asnumpy(), [0, 6, 8, 0]),
-    # ------------------------------------------------------------------ steps; docs/judged.md has the formulas
+    # ------------------------------------------------------------------ steps
     Probe("mx.optimizer.SGD(momentum), Adam, AdaGrad, GroupAdaGrad, Ftrl, NAG, RMSProp, ...", "16",
           "a row stored twice is stepped twice, or with its last slice alone; never with the sum", COALESCE, "AdaGrad, duplicates",
           lambda: stepped(optimizers.AdaGrad(learning_rate=0.5), X),

@@ -1,5 +1,5 @@
-"""Probes of optax with row-sparse gradients. optax treats every array in a pytree as a gradient, including the
-indices."""
+"""Probes of optax with row-sparse and dense gradients. optax treats every array in a pytree as a
+gradient, including the indices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Probes of tf.IndexedSlices in TensorFlow. The probes cover operators, norms, clips, gathers, scatters, loops, XLA,
-rounding and memory."""
+"""Probes of tf.IndexedSlices in TensorFlow. The probes cover the type, operators, norms, clips, lookups, scatters,
+rounding, XLA and memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from islices.conformance.tools.audit.probe_inputs import (
     norm_of,
 )  # fmt: skip
 
-#: Two logical devices, for replicas in the probes. They must be configured before TensorFlow's first operation.
+#: Configure two logical devices. The devices must be configured before TensorFlow's first operation.
 CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
 DENSIFY, SCALE = "islices.to_dense(x)", "islices.scale(x, c)"
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
 GRADIENT, ADD = "islices.value_and_grad(fn)(islices.Table(weights), ...)", "islices.scatter(table, x)"
-#: islices' operations, which are protected against the rewriting of arithmetic in graphs.
+#: The recommendation of probes about arithmetic that graphs rewrite. islices protects its operations against this.
 GUARDED = "islices' own functions and islices.optim: traced results are those of eager code"
 CONVERT = 'islices.convert(x, "tensorflow")'
 A, B, C = (np.random.default_rng(k).random(512).astype(np.float32) + np.float32(0.5) for k in range(3))

@@ -203,7 +203,7 @@ PROBES = [
     Probe("torch.sqrt", "16", "some of its roots are not the nearest float32, nor the nearest float64", 'islices.get_backend("torch").sqrt(x)',
           "20,000 float32", lambda: torch.from_numpy(ROOTS).sqrt(), np.sqrt(ROOTS), issue="pytorch/pytorch#31250"),
     # ------------------------------------------------------------------ invalid input that torch accepts, and writes to
-    # other memory
+    # wrong memory
     Probe("torch.sparse_coo_tensor, indices outside of the shape", "2", "it accepts indices that are negative, or not below rows",
           CHECKED, "negative index", invalid_gradients()["negative index"][0], REFUSED, issue="pytorch/pytorch#124168"),
     Probe("torch.sparse_coo_tensor(is_coalesced=True)", "2", "it believes that slices are coalesced which are unsorted, or have duplicates",
@@ -242,7 +242,7 @@ PROBES = [
     Probe("torch.func.vmap(torch.func.grad(...)), sparse lookups", "14", "gradients per sample cannot be sparse",
           "islices.value_and_grad(fn, per_sample=True)", "two samples", per_sample,
           [[[0, 0], [1, 1], [0, 0], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]]], "raises"),
-    # ------------------------------------------------------------------ steps; docs/judged.md has the formulas
+    # ------------------------------------------------------------------ steps
     Probe("torch.optim.SGD(weight_decay=0.1)", "16", "weight decay refuses sparse gradients, and what the step did before stays done",
           "islices.optim.sgd(lr, weight_decay=0.1)", "a dense parameter of ones, then a sparse one", half_done, ZEROS + 1,
           issue="pytorch/pytorch#30402"),

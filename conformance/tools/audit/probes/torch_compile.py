@@ -14,7 +14,7 @@ from islices.conformance.composite_operations import UnsupportedError
 from islices.conformance.tools.audit.probe import REFUSED, Probe
 from islices.conformance.tools.audit.probes.torch import dense
 
-#: Switch off the search for vector instructions and precompiled headers. Both take time and change no answer.
+#: Switch off precompiled headers and the search for vector instructions. Both take time and change no answer.
 QUICK: dict[str, Any] = {"cpp.vec_isa_ok": True, "cpp.simdlen": 1, "cpp_cache_precompile_headers": False}
 ADAM = "islices.optim.adam(lr): compiled and not, its steps have the same bits"
 

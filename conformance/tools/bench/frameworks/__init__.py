@@ -1,4 +1,4 @@
-"""The code that users of each framework write without islices, one module per framework.
+"""Define the code that users of each framework write without islices, in one module per framework.
 
 Each module has
     zeros(shape)                a float32 table that a step can update, with memory that is already allocated
@@ -7,7 +7,7 @@ Each module has
     small(values, ids, rows, max_norm) -> {operation: {label: call}}
 and each module of a framework that differentiates also has
     ones(shape)                 a float32 table of ones
-    table(array), total(x)      writable weights; the sum of all elements
+    table(array), total(x)      weights from a NumPy array; the sum of all elements
     compiled(step, tables, states)
         The compiled step, which is called as step(tables, states, *batch) -> (tables, states, result).
     steps(problem) -> {label: ready}

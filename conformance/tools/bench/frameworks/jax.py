@@ -1,4 +1,4 @@
-"""JAX's steps for the bench, jitted with donated buffers: with optax, and written by hand."""
+"""Define JAX's calls for the bench. Steps use optax or are written by hand, and are jitted with donated buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's steps for the bench. The steps run in tf.function, use Keras, or are written by hand."""
+"""Define TensorFlow's calls for the bench. Steps use Keras, or are written by hand for eager code or tf.function."""
 
 from __future__ import annotations
 

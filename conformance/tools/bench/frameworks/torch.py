@@ -1,4 +1,4 @@
-"""torch's steps for the bench. The steps use torch's compiler, torch's optimizers or FBGEMM, or are written by hand.
+"""Define torch's calls for the bench. Steps use torch's optimizers or FBGEMM, or are written by hand.
 
 FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. FBGEMM 1.9 does not load with torch 2.13.
 """
@@ -45,7 +45,8 @@ def _states(kind: str, rows: int, dim: int) -> list[torch.Tensor]:
 
 
 def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.Tensor, t: int) -> None:
-    """Update `arrays`, the table and its state, in place. `ids` are distinct rows, and g has one gradient per row."""
+    """Update `arrays`, the table and its state, in place. `ids` are row numbers, and g has one gradient
+    per id. Only sgd accepts duplicate ids."""
     w, *state = arrays
     if kind == "sgd":
         w.index_add_(0, ids, g, alpha=-RATE)

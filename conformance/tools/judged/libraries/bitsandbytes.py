@@ -1,4 +1,4 @@
-"""The optimizers of bitsandbytes with 32-bit states, on the CPU. Classes named Adam are compared with torch.Adam."""
+"""The optimizers of bitsandbytes with 32-bit states, on the CPU. Adam and Adam32bit are compared with torch.Adam."""
 
 from __future__ import annotations
 

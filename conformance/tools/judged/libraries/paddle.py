@@ -16,8 +16,8 @@ NAMES = {
     "lr": "learning_rate", "eps": "epsilon", "nesterov": "use_nesterov",
     "initial_accumulator": "initial_accumulator_value",
 }  # fmt: skip
-#: (class, the formula that its page documents). Adam occurs twice: its kernel adds epsilon at another place than its
-#: page says.
+#: (class, formula). Adam and AdamW occur twice, because their kernels add epsilon at another place than their pages
+#: say.
 CLASSES = (
     ("SGD", "torch.SGD"), ("Momentum", "torch.SGD"), ("Adam", "tensorflow.Adam"), ("Adam", "torch.Adam"),
     ("AdamW", "keras.AdamW"), ("AdamW", "torch.AdamW"), ("Adagrad", "torch.Adagrad"), ("Adadelta", "torch.Adadelta"),
@@ -36,7 +36,7 @@ def paddle_step(name: str, **chosen: Any) -> Step:
         if t == 1:
             state["p"] = paddle.create_parameter(w.shape, "float32")
             state["p"].set_value(w)
-            # None means no gradient
+            # a weight decay of 0 is left out
             given = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}
             state["optimizer"] = kind(parameters=[state["p"]], **taken(kind, given), **chosen)
         p, optimizer = state["p"], state["optimizer"]

@@ -14,7 +14,7 @@ from islices.conformance.formulas.judge import Step
 from islices.conformance.tools.judged.entry import Judged, betas, formulas, renamed, taken
 
 LIBRARY = "torch"
-#: islices' name of an option -> torch's name
+#: a formula's name of an option -> torch's name
 NAMES = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 AMSGRAD = {**MOMENTS, "v_max": "max_exp_avg_sq"}

@@ -44,7 +44,7 @@ def adam(wrong: bool, coupled: bool) -> Any:
 
 def rowwise(wrong: bool) -> Any:
     """Return a step of row-wise Adagrad with L2. If `wrong` is True, the decay is applied twice, as in the reference
-    implementation of the test."""
+    implementation of FBGEMM's test."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         rows, places = np.unique(g.indices, return_inverse=True)
