@@ -284,8 +284,8 @@ class RowPrimitives(Arrays):
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if reading, adding
-        and setting the rows is as fast.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if separate
+        calls that read, sum and set the rows are as fast.
         """
         return None
 
@@ -329,7 +329,7 @@ class RowPrimitives(Arrays):
     ) -> Array | None:
         """Return the sums by segment of the table's rows at ids (n,), computed by a compiled kernel in traced code.
 
-        There is one sum per element of `bags`, added left to right. Members that are out of range, or whose `keep`
+        There is one sum per element of `bags`, added left to right. Ids that are out of range, or whose `keep`
         (int32) is 0, are left out. Return None if no kernel can be called.
         ``otherwise(table, ids, segments, bags, keep)`` computes the same without a kernel, and the framework
         differentiates it.

@@ -377,7 +377,7 @@ class IndexedSlices:
 
 IndexedSlices.__module__ = "islices"  # torch.load(weights_only=True) accepts this public name in a pickle
 
-#: the fastest functions that set a slot of an instance, since `IndexedSlices.__setattr__` raises
+#: the fastest functions that set an attribute of an instance; `IndexedSlices.__setattr__` only raises AttributeError
 _backend, _values, _indices, _dense_shape, _coalesced, _padded = (
     vars(IndexedSlices)[name].__set__
     for name in ("backend", "_values", "_indices", "dense_shape", "coalesced", "padded")

@@ -30,7 +30,8 @@ from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing
 
 #: The version of the manifest. A reader raises for versions that it does not know.
 VERSION = 1
-#: The greatest length of an array's name. Names are only labels, because the manifest contains the complete keys.
+#: The greatest length of an array's name, before escapes and a suffix that makes the name unique. Names are only
+#: labels, because the manifest contains the complete keys.
 LABEL = 200
 Path = tuple[str | int, ...]
 
@@ -94,7 +95,7 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """Return a unique, printable label for an array: the array's path in the tree.
+        """Return a unique, printable label for an array, made from the array's path in the tree.
 
         Programs that unpack a file may use the labels as file names, because no label leads out of the folder.
         """
@@ -231,7 +232,7 @@ class Manifest(NamedTuple):
 def read_manifest(archive: Archive) -> Manifest | None:
     """Return the manifest of a file, checked against the file's arrays, or None if islices did not write the file.
 
-    Raise ValueError for a damaged manifest.
+    Raise ValueError for a damaged manifest, or for a version of the manifest that is not known.
     """
     if not any(name.startswith("islices.") for name in archive.texts):
         return None

@@ -1,4 +1,4 @@
-"""Conversions of 16-bit floats between bit patterns and float32, because numba has no 16-bit floats.
+"""Convert 16-bit floats between bit patterns and float32, because numba does not compute with 16-bit floats on CPUs.
 
 Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
 `store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents

@@ -234,7 +234,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
     """Return (sums, ids) of slices in new aligned memory, with ascending ids.
 
     Return None if `loose` is True, because the indices may then be out of range. Also return None if the indices cannot
-    be grouped. For few slices, None also means that an index is out of range.
+    be grouped. For few slices, the result is also None if an index is out of range.
     """
     if loose:
         return None
@@ -363,9 +363,10 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Update the table's rows with the slices and the operator `op`, in place and one slice after the other.
+    """Apply the operator `op` to the table's rows and the slices, in place. The slices of one row apply in their order.
 
-    The ids must be in range. The table must be writable, contiguous, aligned and in this machine's byte order.
+    Of several slices of one row, "update" applies only the last one. The ids must be in range. The table must be
+    writable, contiguous, aligned and in this machine's byte order.
     """
     order, ids, starts = groups
     rows, name = _rows(values)
