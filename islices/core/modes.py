@@ -80,9 +80,9 @@ def on_host() -> bool:
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return the `Look` at arrays, with views only if the host may compute on all of these arrays now.
+    """Return the `Look` of arrays, with views only if the host may compute on all of these arrays now.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it.
+    `look`, if given, is the result of `Backend.look` for the arrays.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
@@ -117,8 +117,7 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it. The `Look` may also describe further
-    arrays after `arrays`.
+    `look`, if given, is the result of `Backend.look` for the arrays, perhaps followed by further arrays.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`

@@ -53,7 +53,8 @@ class IndexedSlices:
     Raises
     ------
     TypeError
-        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
+        values or indices are not arrays, indices belong neither to the framework of values nor to NumPy, or a dtype is
+        not supported. Or dense_shape does not consist of ints, or a flag is not a bool.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -519,7 +520,8 @@ def check_indices(
     """Raise IndexError for an index out of range. If `coalesced` is True, raise ValueError unless indices strictly
     ascend.
 
-    `look` is the backend's `Look` at values and indices if the caller already has it. SPEC clause 2.
+    If `padded` is True, empty slots may follow at the end. `look`, if given, is the result of `Backend.look` for values
+    and indices. SPEC clause 2.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

@@ -29,8 +29,8 @@ _SCOPES = (
     ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
 )  # fmt: skip
 
-#: Python before 3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together: if two threads make trees
-#: at once, SystemError may be raised.
+#: Python 3.11 before 3.11.9 and Python 3.12 before 3.12.3 count the depth of syntax trees for all threads together: if
+#: two threads make trees at once, SystemError may be raised.
 _parsing = Lock()
 
 

@@ -1,6 +1,6 @@
 """The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
-The core gets this module from `islices.kernels.active` and calls no other module of the folder. Values have the shape
+The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape
 (n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
 contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
 `islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
