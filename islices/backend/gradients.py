@@ -67,7 +67,7 @@ class LayerUse:
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
     #: A function that returns an object while a backward pass may still set upstream, and None afterwards. The field is
-    #: None if the framework cannot tell the two apart.
+    #: None if the framework cannot tell whether a backward pass may follow.
     awaited: Callable[[], object] | None = None
 
 

@@ -16,7 +16,7 @@ from islices.backend.memory import Look
 
 
 class NativeParts(NamedTuple):
-    """The parts of a framework's sparse object. The framework computes nothing to extract the parts.
+    """The parts of a framework's sparse object, as the object stores them.
 
     `Backend.from_native` returns an instance; the core checks the instance as SPEC clauses 1 and 2 require.
 
@@ -118,7 +118,7 @@ class RowPrimitives(Arrays):
 
     @optional("there is no row-sparse type")
     def from_native(self, x: Any) -> NativeParts:
-        """Return the parts of a native sparse object, without computations on its contents. The core checks the parts.
+        """Return the parts of a native sparse object, as the object stores them. The core checks the parts.
 
         Raise ValueError for an object that is not row-sparse, such as an object with several sparse dimensions, or with
         a batch dimension.

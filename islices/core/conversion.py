@@ -423,8 +423,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        The result is False for dense arrays, None, containers and everything else. The result is
-        also True for sparse objects that `from_native` does not accept, such as a torch CSR tensor.
+        The result is False for dense arrays, None, containers and everything else. The result is also True for sparse
+        objects that `from_native` does not accept, such as a torch CSR tensor.
 
     Notes
     -----

@@ -60,7 +60,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """In a forked child, remove the threads that no longer exist from the holders. If none is left, restore the
+        """Remove the threads that do not exist in a forked child from the holders. If no holder is left, restore the
         collector.
         """
         self.changing = threading.RLock()

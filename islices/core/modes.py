@@ -65,7 +65,7 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if the value of any of the arrays is not known yet, because the code is being traced."""
+    """Return True if the value of any of the arrays is not known, as in traced code or for a tensor without data."""
     return any(map(backend.is_traced, arrays))
 
 

@@ -363,7 +363,7 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Apply the operator `op` to the table's rows and the slices, in place. The slices of one row apply in their order.
+    """Apply the operator `op` to the table's rows and the slices, in place. The slices of a row are applied in order.
 
     Of several slices of one row, "update" applies only the last one. The ids must be in range. The table must be
     writable, contiguous, aligned and in this machine's byte order.
