@@ -48,8 +48,8 @@ class Arrays(Part):
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
-        """Return True if the value of x is not known, as inside jax.jit, jax.grad, vmap and tf.function, or for a tensor
-        without data."""
+        """Return True if the value of x is not known, as inside jax.jit, jax.grad, vmap and tf.function, or for a
+        tensor without data."""
         return False
 
     @optional("no gradient is recorded")

@@ -38,7 +38,7 @@ def execution(mode: str) -> Iterator[None]:
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
         compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
         being recorded. Mode "host" has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
-        clipping and bags define their gradients, so the host computes them even while a gradient is recorded.
+        clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
 
     Raises
     ------

@@ -24,11 +24,11 @@ from islices.core.shapes import MOST_NDIM
 
 
 class IndexedSlices:
-    """A row-sparse gradient, which consists of rows of a table and their indices. Duplicate rows stand for their sum.
+    """A row-sparse gradient, which consists of the gradients of some rows of a table, and of the rows' indices.
 
-    An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
-    instances; ``==`` of two different instances raises TypeError.
+    Duplicate rows stand for their sum. An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum
+    of ``values[k]`` over all k with ``indices[k] == r`` (SPEC clause 1). Instances are immutable.
+    `islices.testing.assert_equal` compares two instances; ``==`` of two different instances raises TypeError.
 
     Parameters
     ----------

@@ -182,8 +182,10 @@ class Giver:
         self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
-        """Convert one element of the dtype, to show in which dtype the framework stores it. For example, JAX without
-        x64 stores int64 as int32. Raise TypeError if the framework lacks the dtype."""
+        """Return an array of one element, which shows in which dtype the framework stores the given dtype.
+
+        For example, JAX without x64 stores int64 as int32. Raise TypeError if the framework lacks the dtype.
+        """
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
@@ -192,8 +194,8 @@ class Giver:
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
     def _uint16(self, host: Host) -> Array:
-        """Convert a uint16 array that contains numbers. The usual conversion would not work, because adapters treat a
-        uint16 array as the bits of bfloat16."""
+        """Convert a uint16 array of numbers, not of bit patterns. The usual conversion would not work, because adapters
+        treat a uint16 array as the bits of bfloat16."""
         return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
     def put(self, host: Host, dtype: str) -> Array:
