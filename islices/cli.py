@@ -4,8 +4,8 @@ The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add
 group ``islices.commands``. Each subcommand is a `Command`. Another module's `Command` is loaded when the command is
 called or when the parser needs its help text.
 
-The exit code is 0 for success, 1 if failures or differences were found, 2 for a wrong command line, and 3 for an
-internal error. After an interrupt the exit code is 130.
+The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error, and
+130 after an interrupt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Group slots with equal indices by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-For a given size of the indices, the cost is proportional to the number of slots. Grouping needs at most 24 bytes of
-memory per slot, including the result, and small tables of counts. SPEC clauses 3 and 4. May import: `numpy`,
+For indices of a given number of bits, the cost is proportional to the number of slots. Grouping needs at most 24 bytes
+of memory per slot, including the result, and small tables of counts. SPEC clauses 3 and 4. May import: `numpy`,
 `islices.kernels.compiling`.
 """
 

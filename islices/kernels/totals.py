@@ -22,7 +22,7 @@ Host = np.ndarray[Any, Any]
 CUT = 48
 #: The exponents of the lowest and of the highest bit of the sum. The smallest square of a float64 has the lowest bit; a
 #: sum of 2^63 of the largest squares has the highest bit. After the limbs come two flags, for numbers that are not
-#: finite and for NaN, and the number of terms that may have dropped a part.
+#: finite and for NaN. Then comes the number of terms that may have dropped a part.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
 #: the number of rows of four limbs that contain all limbs
