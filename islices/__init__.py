@@ -1,7 +1,8 @@
 """Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet, with one API and one meaning for all.
 
 `import islices` loads no other module of the package. When a program first uses a public name, the module that defines
-the name is loaded. A framework's backend is loaded when islices meets the first array of the framework.
+the name is loaded. A framework's backend is loaded when it is first needed, for example when islices receives an array
+of the framework.
 """
 
 import os
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Module -> the public names of `islices` that the module defines.
+#: Module -> the public names that `islices` takes from the module.
 _HOMES = {
     "islices.core.conversion": "convert from_dense from_native is_sparse leaves map_leaves to_native",
     "islices.core.linear": "add concat scale",

@@ -1,4 +1,4 @@
-"""Run the `islices` command by ``python -m islices``."""
+"""Run the `islices` command when Python is called as ``python -m islices``."""
 
 import sys
 

@@ -1,10 +1,11 @@
 """Define the `islices` command: its parser and its subcommands.
 
 The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add subcommands as entry points of the
-group ``islices.commands``. Each subcommand is a `Command`, which is loaded when it is called or when the help lists it.
+group ``islices.commands``. Each subcommand is a `Command`. Another module's `Command` is loaded when the command is
+called or when the parser needs its help text.
 
-The exit code is 0 for success, 1 if failures were found, 2 if the command line is wrong, 3 if the harness itself
-failed, and 130 after an interrupt.
+The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error, and
+130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -119,13 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
 
 
-#: a mark -> the text of the same width that replaces the mark in outputs whose encoding lacks it
+#: a mark -> the text of the same width that replaces the mark in outputs whose encoding lacks the mark
 PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", "─": "-"}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace the characters that an output's encoding lacks. `PLAIN` contains the replacements of marks; other
-    characters become backslash escapes."""
+    """Return a replacement for the characters that an output's encoding lacks, and the position after them.
+
+    `PLAIN` contains the replacements of marks; other characters become backslash escapes.
+    """
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
@@ -141,9 +144,9 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit in a command, so that the command's child processes end too.
+    """Make SIGTERM raise SystemExit inside the context, so that a command's child processes end too.
 
-    If the program has set a handler for SIGTERM, keep that handler.
+    Change nothing in threads other than the main thread, or if SIGTERM does not have the default handler.
     """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
@@ -160,10 +163,11 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that wraps each line of a description or epilogue to the terminal.
+    """A formatter that wraps each line of a description or epilog to the width of the terminal.
 
-    If an indented line has two columns with at least two spaces between them, the wrapped lines begin in the second
-    column. A text line that begins in this column continues the line above.
+    The wrapped lines of an indented line begin in its second column, if the line has a second column in the left half.
+    Otherwise the wrapped lines begin four spaces further right. A second column is text after two or more spaces. A
+    line of the text that begins where wrapped lines would begin continues the line above.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -197,7 +201,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         if name == command:
             found = load_command(name)
             found.arguments(commands.add_parser(name, description=found.help, formatter_class=_HelpFormatter))
-        else:  # without a command, the help shows one line for each command
+        else:  # without a command, the help shows one line per command
             line = "" if command in {*names, "--version"} else _help(name)
             commands.add_parser(name, help=line.replace("%", "%%"))
     return parser
@@ -246,8 +250,8 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends. For a broken backend, list the error instead, and return the exit code
-    3."""
+    """Load and list all installed backends, and return the exit code. If a backend is broken, mark it in the list,
+    report its error, and return 3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)

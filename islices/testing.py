@@ -10,7 +10,7 @@ __all__ = ["assert_equal"]
 
 
 def assert_equal(a: Any, b: Any, **context: Any) -> None:
-    """Raise AssertionError unless two gradients, tables or trees of them have the same bits.
+    """Raise AssertionError unless two gradients, tables or trees of them are exactly equal.
 
     Parameters
     ----------
@@ -25,7 +25,8 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Raises
     ------
     AssertionError
-        a and b differ. The message is the report of `islices.diff`, which says where, by how much and why they differ.
+        a and b differ. The message is the report of `islices.diff`, which says where, by how much and why a and b
+        differ.
 
     Notes
     -----

@@ -28,7 +28,7 @@ __all__ = ["RowMap", "renumber"]
 T = TypeVar("T")
 #: patterns for the names of a tree's leaves
 Patterns: TypeAlias = str | Sequence[str] | None
-#: NEW replaces the old number of a row that is new. DROPPED replaces the new number of a row that is dropped.
+#: NEW stands for the old number of an added row. DROPPED stands for the new number of a dropped row.
 NEW = DROPPED = -1
 
 
@@ -37,7 +37,7 @@ class RowMap:
 
     Parameters
     ----------
-    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one for each row of the new table
+    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one per row of the new table
         For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
@@ -53,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        A value is not an integer, an old row occurs twice, or an old row is out of range.
+        old_ids are not 1-D integers, an old row occurs twice or is out of range, or old_rows is not an int >= 0.
 
     Notes
     -----
@@ -92,7 +92,8 @@ class RowMap:
         self.old_rows = old_rows
 
     def _check(self, old_rows: int) -> None:
-        """Raise ValueError for a table with another number of rows, and IndexError for a row out of range."""
+        """Raise ValueError if the mapping is for a different number of old rows, and IndexError for an old row out of
+        range."""
         if self.old_rows not in (None, old_rows):
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))
@@ -211,29 +212,30 @@ def renumber(
     mapping : RowMap, or sequence of ints, or 1-D int32 or int64 array
         The old row of each new row, or -1 for an added row.
     state : tree of arrays, optional
-        The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;
-        "step" and arrays of one number are copied, and None and other objects are unchanged.
+        The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered.
+        Arrays of shape () or (1,), such as "step", are copied. If the table has one row, an array of shape (1,) is
+        copied only if it is named "step". None and objects that are not arrays are unchanged.
     fill : number, "mean", array, or function of a shape
         The values of the added rows. An array has the shape of the added rows, or ``(1, *row_shape)``; a function is
         called with the shape of the added rows. "mean" stands for the mean of the old rows, without the padding row.
     state_fill : Optimizer, number, or mapping of name to number
         The values of the added rows of the state: the initial values of an islices optimizer, or numbers. The argument
-        is required if a state gets added rows.
+        is required if an array of the state, other than a "master" copy, gets added rows.
     tables, states : str, or sequence of them, optional
-        Patterns for the names of the leaves that are renumbered, such as ``"*.embedding"``. A name consists of keys and
-        positions, joined by dots. All other leaves are unchanged. By default, all leaves are renumbered.
+        Patterns that select leaves by their names, such as ``"*.embedding"``. A name consists of keys and positions,
+        joined by dots. Leaves that are not selected are unchanged. By default, all leaves are selected.
 
     Returns
     -------
-    same type as table; with state (table, state)
+    same type as table, or (table, state) if state is given
         The renumbered tables, and the state if it is given. No array changes in place, and kept rows have the same
         bits.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row, or was made for a table with a different number of rows. Or a leaf has a
-        different number of rows, state_fill is missing for the added rows of a state, or no leaf matches a pattern.
+        The mapping drops the padding row, or was made for a table with a different number of rows. Or leaves differ in
+        their number of rows, state_fill is missing for the added rows of a state, or no leaf matches a pattern.
 
     Notes
     -----
@@ -429,7 +431,10 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Convert rows of the host to a dtype. In `rows` and in the result, uint16 stands for bfloat16."""
+    """Convert rows of the host to a dtype.
+
+    If the dtype is a floating dtype, uint16 stands for bfloat16 in `rows` and in the result.
+    """
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():

@@ -1,18 +1,18 @@
 """The contract of an adapter, which defines its primitives and their requirements.
 
-Everything in the library is written once, on top of the primitives. An adapter implements the methods of `Backend` for
-a framework's arrays; the core never imports a framework, and has no code for a particular framework. `Backend` consists
-of parts for arrays, memory, rows and gradients, and of methods for the conformance suite only. Each part has its
-module. A reader of an adapter needs only this folder. May import: `islices.backend`.
+The core is written once, with these primitives, and imports no framework but NumPy. An adapter implements the methods
+of `Backend` for a framework's arrays. `Backend` consists of parts for arrays, memory, rows and gradients, and of a part
+for the conformance suite and the command line. Each part is a class in a separate module. To understand an adapter, you
+need to know only this folder. May import: `islices.backend`.
 
 How to read the contracts
-    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ - *``
-    and unary minus on them. In differentiation, and in programs over ranks, the core also slices their first axis.
-    Division, square root and comparison are primitives, since their results differ between frameworks. A mask is any
-    object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
+    Array arguments are dense arrays of the adapter's framework. The core applies only Python's operators ``+ - *`` and
+    unary minus to arrays. In differentiation, and in distributed programs, the core also slices arrays along the first
+    axis. Division, square root and comparison are primitives, since their results differ between frameworks. A mask is
+    any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
     compiler may narrow a Python number next to an array. A dtype is given by its NumPy name ("float32", "bfloat16",
-    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array; the result is on
-    the device of ``like`` and has nothing else in common with ``like``. An adapter may leave out a method under
+    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. Unless a method says otherwise,
+    ``like`` is an array that determines only the device of the result. An adapter may leave out a method under
     ``@optional``; the mark describes the consequence.
 
 Stages
@@ -115,7 +115,7 @@ __all__ = [
 ]
 
 #: The version of this protocol. The number grows when a primitive is added or a primitive's contract changes. An
-#: adapter states the version for which it was written, and the registry raises for any other version.
+#: adapter states the version for which it was written; for any other version, the registry raises ImportError.
 PROTOCOL = 3
 
 

@@ -25,7 +25,7 @@ class Arrays(Part):
     float_dtypes : tuple of str
         The floating dtypes that the framework has.
     host_only : bool
-        True if NumPy computes the framework's operations.
+        True if mode framework is the same as mode host, as for NumPy.
     memory_error : str
         A text that the framework's error contains if CPU memory runs out. If an error contains the text, the core
         raises MemoryError instead. The text is empty if the framework itself raises MemoryError.
@@ -48,7 +48,8 @@ class Arrays(Part):
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
-        """Return True if x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
+        """Return True if the value of x is not known, as inside jax.jit, jax.grad, vmap and tf.function, or for a
+        tensor without data."""
         return False
 
     @optional("no gradient is recorded")
@@ -61,7 +62,7 @@ class Arrays(Part):
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype, and IndexError for an index, that the framework cannot store.
+        Raise TypeError for a dtype, and IndexError for an integer, that the framework cannot store.
 
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the

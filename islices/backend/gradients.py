@@ -67,7 +67,7 @@ class LayerUse:
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
     #: A function that returns an object while a backward pass may still set upstream, and None afterwards. The field is
-    #: None if the framework cannot tell the two apart.
+    #: None if the framework cannot tell whether a backward pass may follow.
     awaited: Callable[[], object] | None = None
 
 
@@ -179,13 +179,14 @@ class Gradients(Arrays):
 
         `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
         a recorder of this differentiation. `gradients` contains a dense array for each variable (zeros if the loss does
-        not depend on the variable). `lookups` contains, for each source, a list of one `LookedUp` per lookup, in order.
-        No table-sized array is allocated: the framework differentiates with respect to the rows that the recorder
-        returned. If a source already has a recorder of an outer differentiation, that recorder reads the rows, so that
-        second derivatives are correct. The method raises NotImplementedError if the framework cannot do this. If a
-        recorder is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately),
-        the recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
-        numbers. For a vector the sum is differentiated, and the vector is returned.
+        not depend on the variable). `lookups` contains one list per source, with a `LookedUp` per lookup, in order, and
+        a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
+        allocated: the framework differentiates with respect to the rows that the recorder returned. If a source already
+        has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
+        correct. The method raises NotImplementedError if the framework cannot do this. If a recorder is used where its
+        gradient would be wrong (in a loop body, or in a graph that is traced separately), the recorder raises
+        TypeError. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For a vector
+        the sum is differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
         their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a

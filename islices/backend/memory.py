@@ -118,7 +118,7 @@ class Memory(Arrays):
 
     @optional("`writable` opens them")
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        """Return the `Look` at arrays that the host will write. The core writes through the views after `mark_written`.
+        """Return the `Look` of arrays that the host will write. The core writes through the views after `mark_written`.
 
         Return None if an array is not concrete or does not change in place. Also return None if the memory of an array
         is not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and

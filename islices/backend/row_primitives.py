@@ -16,7 +16,7 @@ from islices.backend.memory import Look
 
 
 class NativeParts(NamedTuple):
-    """The parts of a framework's sparse object. The framework computes nothing to extract the parts.
+    """The parts of a framework's sparse object, as the object stores them.
 
     `Backend.from_native` returns an instance; the core checks the instance as SPEC clauses 1 and 2 require.
 
@@ -118,7 +118,7 @@ class RowPrimitives(Arrays):
 
     @optional("there is no row-sparse type")
     def from_native(self, x: Any) -> NativeParts:
-        """Return the parts of a native sparse object, without computations on its contents. The core checks the parts.
+        """Return the parts of a native sparse object, as the object stores them. The core checks the parts.
 
         Raise ValueError for an object that is not row-sparse, such as an object with several sparse dimensions, or with
         a batch dimension.
@@ -284,8 +284,8 @@ class RowPrimitives(Arrays):
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if reading, adding
-        and setting the rows is as fast.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if separate
+        calls that read, sum and set the rows are as fast.
         """
         return None
 
@@ -329,7 +329,7 @@ class RowPrimitives(Arrays):
     ) -> Array | None:
         """Return the sums by segment of the table's rows at ids (n,), computed by a compiled kernel in traced code.
 
-        There is one sum per element of `bags`, added left to right. Members that are out of range, or whose `keep`
+        There is one sum per element of `bags`, added left to right. Ids that are out of range, or whose `keep`
         (int32) is 0, are left out. Return None if no kernel can be called.
         ``otherwise(table, ids, segments, bags, keep)`` computes the same without a kernel, and the framework
         differentiates it.

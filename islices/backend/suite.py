@@ -59,5 +59,5 @@ class ForTheSuite(Arrays):
     def forget_compiled(self) -> None:
         """Release the programs that `trace` and the framework have compiled, for the conformance suite.
 
-        Without this, the suite's thousands of programs would exceed the memory that a process may map.
+        Without this method, the suite's thousands of programs would need more memory mappings than a process may have.
         """

@@ -1,1 +1,1 @@
-"""Row-sparse gradients: the container, its conversions, and the operations that all other packages use."""
+"""The container of row-sparse gradients, its conversions, and the basic operations on gradients."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that are names, flags or numbers. The checks raise errors with the library's messages.
+"""Check arguments that are names, flags or numbers, and describe arguments in error messages.
 
 A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 
@@ -17,7 +17,7 @@ import numpy as np
 
 T = TypeVar("T")
 
-#: the largest number of rows, and the largest size of any dimension, since indices are int64
+#: the largest number of rows, and the largest size of any dimension: the largest int64
 LARGEST = 2**63 - 1
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 

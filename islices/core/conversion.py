@@ -1,7 +1,7 @@
 """Conversions between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
-`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Most public functions use these three
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Many public functions use these three
 functions.
 """
 
@@ -119,7 +119,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     Raises
     ------
     TypeError
-        s is not an IndexedSlices, or like is not a sparse object of its framework.
+        s is not an IndexedSlices, or like is not a sparse object of the framework of s.
     ValueError
         The framework's type cannot represent s. The types of torch, JAX and MXNet need a known number of rows. MXNet's
         type also needs fewer than 2^31 - 1 elements, and rows with at least one element; it does not support bfloat16.
@@ -193,7 +193,8 @@ def _no_leaf(x: Any, argument: str) -> TypeError:
 def accept(x: Any, argument: str = "x") -> Any:
     """Return a sparse gradient as an IndexedSlices, or a dense array unchanged; raise TypeError for any other object.
 
-    An invalid sparse object raises the errors of `from_native`. `restored` converts results back to the user's type.
+    For an invalid sparse object, raise the errors of `from_native`. `restored` converts results back to the user's
+    type.
     """
     if isinstance(x, IndexedSlices):
         return x
@@ -272,8 +273,8 @@ def coalesce_slices(s: Any) -> Any:
 def coalesce_few(B: Backend, x: Any) -> Any:
     """Coalesce a framework's sparse object with one kernel call, which also checks the indices.
 
-    Return None if the kernel cannot do this. The caller then calls `accept`, which raises the errors, and
-    `coalesce_slices`.
+    Return None if the object is coalesced or padded, or if no kernel can do this. The caller then calls `accept`, which
+    raises the errors, and `coalesce_slices`.
     """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:
@@ -306,8 +307,8 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and indices is None, so that the nonzero rows are unknown; or indices contains a row twice. SPEC
-        clause 1.
+        x is 0-d, or indices contains a row twice. Or x is traced and indices is None, so that the nonzero rows are
+        unknown. SPEC clause 1.
     TypeError, IndexError
         x is not a dense array, indices are not integers, or an index is out of range.
 
@@ -422,8 +423,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        The result is False for dense arrays, None, containers and everything else. Only the type counts: the result is
-        True for a torch CSR tensor too, which `from_native` does not accept.
+        The result is False for dense arrays, None, containers and everything else. The result is also True for sparse
+        objects that `from_native` does not accept, such as a torch CSR tensor.
 
     Notes
     -----
@@ -479,8 +480,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        The function is called with each object in tree, which is not converted first. The return value replaces the
-        object.
+        The function is called with each sparse gradient and dense array in tree, without a conversion. The return value
+        replaces the argument.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
         The function also looks into named tuples, and into pytrees that are registered with JAX.
 

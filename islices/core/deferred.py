@@ -32,7 +32,7 @@ class Deferred:
 
 
 class NativeIndices(Deferred):
-    """The indices of a framework's sparse object, and the `Look` at the object's values and indices.
+    """The indices of a framework's sparse object, and the `Look` of the object's values and indices.
 
     Instances exist only during a call of the library. If the `Look` has views, `array` may be None; the first read then
     makes the array from a view.
@@ -51,6 +51,6 @@ class NativeIndices(Deferred):
 
 
 def native_look(s: IndexedSlices) -> Look | None:
-    """Return the `Look` at the values and indices of s if the indices are `NativeIndices`, else None."""
+    """Return the `Look` of the values and indices of s if the indices are `NativeIndices`, else None."""
     indices = s._indices
     return indices.look if type(indices) is NativeIndices else None

@@ -1,8 +1,8 @@
 """The host's arithmetic, which implements the primitives of `Backend` on NumPy arrays.
 
-By default, this code computes for all frameworks whose arrays are in CPU memory. The code views the framework's memory
-as NumPy arrays, so all frameworks get the same bits. bfloat16, which NumPy lacks, is stored as uint16 bit patterns.
-Active compiled kernels replace NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
+In mode "host", this code computes on NumPy views of every framework's arrays, so all frameworks get the same bits. For
+arrays without a view, see `islices.core.modes`. bfloat16, which NumPy lacks, is stored as uint16 bit patterns. Active
+compiled kernels replace some of this NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
 """
 
@@ -25,7 +25,7 @@ from islices.core.host_memory import empty, zeros
 BLOCK = 1 << 15
 #: the largest number of remaining rows that `_fold` may finish one by one instead of layer by layer
 HEAVY_ROWS = 128
-#: the number of elements that `_fold` gathers at a time
+#: the approximate number of elements that `_fold` gathers at a time
 PIECE = 1 << 16
 #: the number of indices below which one call of np.argsort sorts them
 FEW = 4096
@@ -33,7 +33,7 @@ FEW = 4096
 SMALL = 1 << 14
 
 
-#: a context without NumPy's floating-point warnings
+#: returns a context without NumPy's floating-point warnings
 quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstate, all="ignore")
 
 
@@ -49,7 +49,7 @@ def bfloat16_bits(x: Host) -> Host:
     lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = ((bits + (np.uint32(0x7FFF) + lowest_kept)) >> np.uint32(16)).astype(np.uint16)
     nan = np.isnan(x)
-    if nan.any():  # the addition above may carry a NaN's payload into infinity
+    if nan.any():  # the rounding above may turn a NaN into an infinity or a zero
         rounded[nan] = 0x7FC0
     return rounded.reshape(np.shape(x))  # 0-d stays 0-d
 
@@ -137,7 +137,7 @@ class HostBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return np.zeros(x.shape[0], x.dtype)
-        # two reductions without a temporary array; both return NaN if there is one
+        # two reductions without a temporary array of x's size; both return NaN for a row with NaN
         return np.maximum(np.maximum.reduce(x, axis=1), -np.minimum.reduce(x, axis=1))
 
     def row_sum(self, x: Array) -> Array:
@@ -273,13 +273,16 @@ def group(indices: Host) -> tuple[Host, Host, Host]:
 
 
 def _stable_order(indices: Host) -> Host:
-    """Return np.argsort(indices, kind="stable"). For many small indices, this function is several times faster."""
+    """Return np.argsort(indices, kind="stable").
+
+    For at least `FEW` indices, all from 0 to 2^48 - 1, this function is several times faster than one call of argsort.
+    """
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1
     if digits > 3 or int(indices.min()) < 0:
         return np.argsort(indices, kind="stable")
-    # NumPy's stable sort of 16-bit numbers is a radix sort; sort once for each 16-bit digit, the lowest first
+    # NumPy's stable sort of 16-bit numbers is a radix sort; sort once per 16-bit digit, the lowest first
     order = np.argsort(indices.astype(np.uint16), kind="stable")
     for digit in range(1, digits):
         higher = (indices >> (16 * digit)).astype(np.uint16)
@@ -323,7 +326,7 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while layers are large, or take fewer steps than rows
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # until few rows remain, and no more rows than layers
         positions = order[begin[: active[k]] + k]
         for i in range(0, len(positions), len(buffer)):
             part = positions[i : i + len(buffer)]

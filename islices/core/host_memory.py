@@ -17,10 +17,10 @@ from islices.backend import Host
 
 #: the alignment in bytes that frameworks need to use NumPy memory without a copy (without it TensorFlow aborts)
 ALIGNMENT = 64
-#: the size in bytes from which arrays reuse memory; NumPy allocates smaller arrays
+#: the size in bytes from which arrays may reuse freed memory; smaller arrays get new memory
 LARGE = 1 << 20
-#: The largest number of bytes kept for later arrays. A reused block may exceed the requested size by at most the size
-#: divided by `WASTE`.
+#: The largest number of bytes kept for later arrays. A reused block exceeds the requested number of bytes by at most
+#: this number divided by `WASTE`.
 KEPT = 1 << 26
 WASTE = 4
 

@@ -1,12 +1,12 @@
 """Locks that do not block a forked child, and that keep Python's garbage collector off while they are held.
 
 A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
-The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits for all these locks and
-holds them while the process is copied; then both processes release them.
+The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits up to `PATIENCE` seconds for
+all these locks, and holds them while the process is copied; then both processes release them.
 
 Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for
-a pool of threads, as TensorFlow's iterators do, and one of these threads may wait for the lock. So the collector is off
-while a lock is held. May import: the standard library.
+a pool of threads, as those of TensorFlow's iterators do, and one of these threads may wait for the lock. So the
+collector is off while a lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """In a forked child, remove the threads that no longer exist from the holders. If none is left, restore the
+        """Remove the threads that do not exist in a forked child from the holders. If no holder is left, restore the
         collector.
         """
         self.changing = threading.RLock()
@@ -84,7 +84,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Lock:
-    """A `threading.RLock` for ``with`` statements that turns the collector off and is unlocked in a forked child.
+    """A reentrant lock for ``with`` statements, which keeps the collector off and which is unlocked in a forked child.
 
     Make instances only for module variables, since an instance is never garbage collected.
     """
@@ -140,8 +140,8 @@ def hold_innermost(lock: Acquirable) -> None:
 def _before() -> None:
     """Acquire the locks of islices, in any order, without holding one while waiting for another.
 
-    While this thread waits, it holds no lock, so it cannot be part of a deadlock. Skip locks that are still busy after
-    `PATIENCE` seconds. Then acquire the innermost locks.
+    While this thread waits, it holds none of the locks that this function acquired, so the function cannot cause a
+    deadlock. Skip locks that are still busy after `PATIENCE` seconds. Then acquire the innermost locks.
     """
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
@@ -183,8 +183,8 @@ def _after_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     # Functions that run before a fork run in the reverse order of their registration. logging's function holds
-    # logging's lock until after the fork. It was registered first, by the import above, so it runs last: an import for
-    # which `_before` waits may need logging's lock.
+    # logging's lock until after the fork. The import above registered logging's function first, so that it runs last,
+    # because an import for which `_before` waits may need logging's lock.
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 

@@ -1,4 +1,4 @@
-"""Choose how an operation runs: on the host, with the framework's operations, or inside a trace.
+"""Choose how an operation runs: on the host, or with the framework's operations.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
 such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
@@ -29,7 +29,7 @@ _mode: ContextVar[str] = ContextVar("islices_execution", default="host")
 
 @contextlib.contextmanager
 def execution(mode: str) -> Iterator[None]:
-    """Choose how operations on concrete arrays run within a ``with`` block. For NumPy arrays, the mode has no effect.
+    """Choose how operations run within a ``with`` block. For NumPy arrays, the mode has no effect.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def execution(mode: str) -> Iterator[None]:
         In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
         compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
-        being recorded. There are two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
-        clipping and bags define their gradients, so the host computes them even while a gradient is recorded.
+        being recorded. Mode "host" has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
+        clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Return True if the value of any of the arrays is not known yet, because the code is being traced."""
+    """Return True if the value of any of the arrays is not known, as in traced code or for a tensor without data."""
     return any(map(backend.is_traced, arrays))
 
 
@@ -80,9 +80,9 @@ def on_host() -> bool:
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return the `Look` at arrays, with views only if the host may compute on all of these arrays now.
+    """Return the `Look` of arrays, with views only if the host may compute on all of these arrays now.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it.
+    `look`, if given, is the result of `Backend.look` for the arrays.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
@@ -95,7 +95,7 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
 
 
 def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are on and worthwhile for views of this total size, else None.
+    """Return `islices.kernels.operations` if kernels should run on views of this total size, else None.
 
     `views` are from `look_at`; None means that the host does not compute.
     """
@@ -108,7 +108,7 @@ def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
 
 
 def kernels_in_traces() -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are on and the mode is "host", else None."""
+    """Return `islices.kernels.operations` if kernels are on and available, and the mode is "host"; else return None."""
     return kernels.active() if on_host() else None
 
 
@@ -117,8 +117,7 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look` is the backend's `Look` at the arrays if the caller already has it. The `Look` may also describe further
-    arrays after `arrays`.
+    `look`, if given, is the result of `Backend.look` for the arrays, perhaps followed by further arrays.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`

@@ -1,4 +1,4 @@
-"""Backends, engines and commands that other distributions add with entry points. May import: `islices.core.locks`."""
+"""Find and load the backends, engines and commands that other distributions add. May import: `islices.core.locks`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
             found = {}
             for point in importlib.metadata.entry_points(group=group):
                 if point.dist is not None and point.dist.name.lower() == OWN:
-                    continue  # belongs to another version
+                    continue  # of an installed version of islices
                 # a distribution can be found twice (an editable install, and its metadata on the path)
                 claims = found.setdefault(point.name, [])
                 if all(point.value != other.value for other in claims):

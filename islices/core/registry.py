@@ -2,7 +2,7 @@
 
 The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
 built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
-*name* has been imported. So an unused plug-in costs nothing and cannot cause errors.
+*name* has been imported. So an unused plug-in is not loaded and cannot cause errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from islices.core.arguments import show
 from islices.core.locks import Lock
 from islices.core.plugins import claimants, entry_points, load
 
-#: The module of a framework with a built-in adapter, ``islices.backends.<module>`` -> the command that installs it.
+#: The module of a framework with a built-in adapter, ``islices.backends.<module>`` -> the command that installs
+#: the framework.
 BUILTIN = {
     "numpy": "pip install numpy",
     "torch": 'pip install "islices[torch]"',
@@ -70,9 +71,9 @@ def get_backend(name_or_array: Any) -> Backend:
     ModuleNotFoundError
         The named framework is not installed; the message contains the command that installs it.
     ValueError
-        No backend has that name, or two plug-ins use the name.
+        No backend has that name, or several packages claim the name.
     TypeError
-        The object belongs to no known framework.
+        The object belongs to no known framework, or a plug-in's object is not a `Backend`.
     ImportError
         A plug-in fails to load, or was written for another version of the protocol.
 
@@ -118,8 +119,8 @@ def find_array_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """Yield the backends of imported frameworks: first plug-ins, then built-in backends, then NumPy. Skip backends that
-    fail to load."""
+    """Yield the backends of imported frameworks: first plug-ins, then built-in backends, with NumPy last. Skip backends
+    that fail to load."""
     known = [name for name in BUILTIN if name in sys.modules]
     # numpy is always imported and would come first; move it to the end, since other frameworks subclass NumPy's arrays
     known.append(known.pop(0))

@@ -26,7 +26,8 @@ class RowOperator(NamedTuple):
     extreme: int = 0
     #: True if the last contribution replaces all before it
     last: bool = False
-    #: applies one contribution to arrays and rounds, for an operator that must apply contributions one by one
+    #: applies one contribution per row to an array of rows, and rounds; only for operators that must apply
+    #: contributions one by one
     fold: Callable[[Backend, Array, Array], Array] | None = None
     #: True if the operator supports tables of integers
     integers: bool = True

@@ -218,7 +218,7 @@ def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
     table.
     """
     B, dtype = s.backend, s.backend.dtype(s.indices)
-    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # no index is larger
+    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices cannot be larger
     if not len(known):
         return s
     place = B.asarray if modes.is_traced(B, s.values, s.indices) else B.from_host
@@ -299,7 +299,7 @@ def _check_int64(rows: Iterable[Any], argument: str) -> None:
             raise IndexError(f"{argument}: got {show(number)} at position {position}; accepted is an int64")
 
 
-#: A function that returns the mask of the indices among chosen rows.
+#: A function that returns the mask of the indices that are among the chosen rows.
 Among = Callable[[Backend, Array, Array], Array]
 
 
@@ -315,7 +315,7 @@ def _among(B: Backend, indices: Array, chosen: Array) -> Array:
 
 
 def _among_mask(B: Backend, indices: Array, chosen: Array) -> Array:
-    # a slot out of range (padding, or an invalid index in traced code) reads some entry; the result is not used
+    # a slot out of range (padding, or an invalid index in traced code) reads entry 0; its result does not matter
     places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
     return B.equal(B.take(chosen, places), 1)
 

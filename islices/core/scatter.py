@@ -1,8 +1,8 @@
 """Apply slices to the rows of a table, with one of the operators add, sub, update, min, max, mul and div.
 
 Without a compiled kernel or `Backend.add_in_order`, the table's rows at the slices' indices are read, changed in a
-copy, and written back. So cost and memory are proportional to the number of slices, unless the framework's arrays
-cannot change in place. If a call raises an error, it has not written anything. SPEC clause 15.
+copy, and written back. Cost and memory are proportional to the number of slices, unless the framework must copy the
+table. A call that raises an error has not changed the table. SPEC clause 15.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     Parameters
     ----------
     table : Table, or array of shape (rows, *row_shape)
-        For example a tf.Variable, a torch Parameter, an NDArray, or an array of NumPy or JAX.
+        An array is, for example, a tf.Variable, a torch Parameter, an NDArray, or an array of NumPy or JAX.
     x : sparse gradient
         A gradient with the framework, dtype and shape of the table. An unknown number of rows matches any table.
     op : {"add", "sub", "update", "min", "max", "mul", "div"}

@@ -47,8 +47,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if all arrays are NumPy arrays and the memory of each belongs to a different array. This is the usual
-    case."""
+    """Return True if all arrays are NumPy arrays and the memory of each belongs to a different array."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:

@@ -24,11 +24,11 @@ from islices.core.shapes import MOST_NDIM
 
 
 class IndexedSlices:
-    """A row-sparse gradient, which consists of rows of a table and their indices. Duplicate rows stand for their sum.
+    """A row-sparse gradient, which consists of the gradients of some rows of a table, and of the rows' indices.
 
-    An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two
-    instances; ``==`` of two different instances raises TypeError.
+    Duplicate rows stand for their sum. An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum
+    of ``values[k]`` over all k with ``indices[k] == r`` (SPEC clause 1). Instances are immutable.
+    `islices.testing.assert_equal` compares two instances; ``==`` of two different instances raises TypeError.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ class IndexedSlices:
     Raises
     ------
     TypeError
-        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
+        values or indices are not arrays, indices belong neither to the framework of values nor to NumPy, or a dtype is
+        not supported. Or dense_shape does not consist of ints, or a flag is not a bool.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -377,7 +378,7 @@ class IndexedSlices:
 
 IndexedSlices.__module__ = "islices"  # torch.load(weights_only=True) accepts this public name in a pickle
 
-#: the fastest functions that set a slot of an instance, since `IndexedSlices.__setattr__` raises
+#: the fastest functions that set an attribute of an instance; `IndexedSlices.__setattr__` only raises AttributeError
 _backend, _values, _indices, _dense_shape, _coalesced, _padded = (
     vars(IndexedSlices)[name].__set__
     for name in ("backend", "_values", "_indices", "dense_shape", "coalesced", "padded")
@@ -519,7 +520,8 @@ def check_indices(
     """Raise IndexError for an index out of range. If `coalesced` is True, raise ValueError unless indices strictly
     ascend.
 
-    `look` is the backend's `Look` at values and indices if the caller already has it. SPEC clause 2.
+    If `padded` is True, empty slots may follow at the end. `look`, if given, is the result of `Backend.look` for values
+    and indices. SPEC clause 2.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

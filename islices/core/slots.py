@@ -1,8 +1,8 @@
-"""Gradients whose values are not computed yet. Instead, such a gradient stores the rows of a smaller array and a
-factor.
+"""Gradients whose values are not computed yet. Instead, such a gradient stores an array of rows, the positions of the
+slots' rows in this array, and a factor.
 
 The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
-a norm or a step, compiled kernels read the small array and the factor. Reading ``.values`` computes the values. May
+a norm or a step, compiled kernels read the stored arrays and the factor. Reading ``.values`` computes the values. May
 import: `islices.backend`, `islices.core.deferred`, `islices.core.linear`, `islices.core.modes`, `islices.core.slices`.
 """
 
@@ -54,7 +54,8 @@ def slots_of(s: IndexedSlices) -> Slots:
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
     """Return the arrays that slices store, which are (values, indices).
 
-    For slots, return (rows, indices), followed by the positions if there are any. The factor is left out.
+    If the values are not computed yet, return the array of rows, the indices, and the positions if there are any. The
+    factor is left out.
     """
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always

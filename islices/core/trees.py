@@ -18,7 +18,7 @@ from islices.core.registry import find_backend, loaded_backends
 DEEPEST = 100
 
 
-#: types whose objects are leaves; types found later are added
+#: types whose objects are leaves; `opened` adds the types of arrays and sparse gradients, and classes of islices
 _LEAVES = {type(None), str, bytes, bool, int, float, complex}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-#: Modules whose frames are skipped: contextlib enters contexts of islices, and frameworks call steps.
+#: Modules whose frames are skipped: contextlib enters contexts of islices, and frameworks call optimizer steps.
 OURS = ("islices", "contextlib", "jax", "keras", "optax", "tensorflow", "torch")
 
 

@@ -30,7 +30,8 @@ from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing
 
 #: The version of the manifest. A reader raises for versions that it does not know.
 VERSION = 1
-#: The greatest length of an array's name. Names are only labels, because the manifest contains the complete keys.
+#: The greatest length of an array's name, before escapes and a suffix that makes the name unique. Names are only
+#: labels, because the manifest contains the complete keys.
 LABEL = 200
 Path = tuple[str | int, ...]
 
@@ -94,7 +95,7 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """Return a unique, printable label for an array: the array's path in the tree.
+        """Return a unique, printable label for an array, made from the array's path in the tree.
 
         Programs that unpack a file may use the labels as file names, because no label leads out of the folder.
         """
@@ -181,8 +182,10 @@ class Giver:
         self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
-        """Convert one element of the dtype, to show in which dtype the framework stores it. For example, JAX without
-        x64 stores int64 as int32. Raise TypeError if the framework lacks the dtype."""
+        """Return an array of one element, which shows in which dtype the framework stores the given dtype.
+
+        For example, JAX without x64 stores int64 as int32. Raise TypeError if the framework lacks the dtype.
+        """
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
@@ -191,8 +194,8 @@ class Giver:
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
     def _uint16(self, host: Host) -> Array:
-        """Convert a uint16 array that contains numbers. The usual conversion would not work, because adapters treat a
-        uint16 array as the bits of bfloat16."""
+        """Convert a uint16 array of numbers, not of bit patterns. The usual conversion would not work, because adapters
+        treat a uint16 array as the bits of bfloat16."""
         return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
     def put(self, host: Host, dtype: str) -> Array:
@@ -231,7 +234,7 @@ class Manifest(NamedTuple):
 def read_manifest(archive: Archive) -> Manifest | None:
     """Return the manifest of a file, checked against the file's arrays, or None if islices did not write the file.
 
-    Raise ValueError for a damaged manifest.
+    Raise ValueError for a damaged manifest, or for a version of the manifest that is not known.
     """
     if not any(name.startswith("islices.") for name in archive.texts):
         return None

@@ -56,7 +56,7 @@ def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # so opening a pipe raises at once instead of blocking
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # so opening a pipe returns at once instead of blocking
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """Named arrays in a .safetensors file. This module writes the file, and the library safetensors reads it.
 
 The reader does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes,
-before either allocates arrays. Neither of them unpickles or evaluates any data. Every fault in a file raises
-ValueError. The extra `io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`,
-`ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
+before either allocates arrays. No data are unpickled or evaluated. Every fault in a file raises ValueError. The extra
+`io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`, `ml_dtypes`,
+`islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Outgoing(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: a function that copies the array into host memory
+    #: a function that returns the array in host memory
     data: Callable[[], Host]
 
 

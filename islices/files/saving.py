@@ -1,9 +1,9 @@
-"""Define `save` and `load`, which store a tree of sparse gradients, dense arrays and tables in one file. The file has
-the same form for every framework.
+"""Define `save`, which stores a tree of sparse gradients, dense arrays and tables in one file, and `load`, which reads
+the file. The file has the same form for every framework.
 
 A file is a plain .safetensors file of named arrays, which other programs can read. The file also has two texts: the
 *manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest contains each array's
-dtype, shape and digest, so that `load` detects every change of the file. SPEC clause 21.
+dtype, shape and digest, so that `load` detects damage to the file. SPEC clause 21.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
 
     Notes
     -----
-    Saving never densifies: the file is as large as the stored rows. Empty slots of padded slices are left out. Arrays
-    outside of host memory are copied to the host one by one. SPEC clause 21.
+    Saving never densifies: the file's size depends on the stored rows, not on the table's size. Empty slots of padded
+    slices are left out. Arrays outside of host memory are copied to the host one by one. SPEC clause 21.
 
     Examples
     --------
@@ -104,7 +104,8 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     FileNotFoundError, OSError
         The system cannot open or read the file.
     ValueError
-        The file is truncated, damaged, hostile, of a newer version, or foreign; the message names the file.
+        The file is truncated, damaged, hostile, of an unknown version, or foreign although foreign is False. The
+        message names the file.
     TypeError, IndexError
         The framework lacks a dtype of the file, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
         jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.

@@ -1,8 +1,8 @@
 """Compiled kernels on host memory, which compute the same bits as NumPy, but faster.
 
-This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. islices
-imports numba (the extra ``fast``) once kernels would save more time than the import takes. Without numba, NumPy
-computes everything. SPEC clause 20.
+This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. By default,
+islices imports numba (the extra ``fast``) only when there is enough work to make up for the time of the import. Without
+numba, NumPy computes everything. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 def active(work: float = math.inf) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None.
 
-    Before numba is imported, each call adds `work` to a count. Once the count is large enough, numba is imported.
+    Before numba is imported, each call subtracts `work` from a budget. Once the budget is used up, numba is imported.
     """
     global _unpaid
     if not _wanted.get():

@@ -3,7 +3,7 @@
 numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
 These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. The module
 replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
-value. numba handles all other calls, with the same result. These are calls of functions without source, with several
+value. numba handles all other calls, with the same result. Examples are calls of functions without source, with several
 returns or with nested scopes, and calls in expressions that are not always evaluated. A function called in an
 expression runs before the rest of the statement, so it must not change variables that the rest reads. May import:
 `islices.core.locks`.
@@ -29,8 +29,8 @@ _SCOPES = (
     ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
 )  # fmt: skip
 
-#: Python before 3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together: if two threads make trees
-#: at once, SystemError may be raised.
+#: Python 3.11 before 3.11.9 and Python 3.12 before 3.12.3 count the depth of syntax trees for all threads together: if
+#: two threads make trees at once, SystemError may be raised.
 _parsing = Lock()
 
 
@@ -51,8 +51,8 @@ def expand(
 ) -> FunctionType:
     """Return the function with calls of inlined functions replaced by the statements of these functions.
 
-    `inlined` returns the Python function of an inlined function, else None. Names whose value is a bool are flags:
-    branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
+    `inlined(x)` returns the Python function of `x` if `x` is to be inlined, else None. Names whose value is a bool are
+    flags: branches that a flag excludes are dropped. `arguments`, if given, is the order of the result's parameters;
     `constants` contains the values of all other parameters. A function that cannot be rewritten is returned unchanged.
     """
     with _parsing:
@@ -259,7 +259,7 @@ def _definition(function: FunctionType) -> Definition | None:
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
     """Return two dicts, whose keys are the numbers of the lines at which a file's functions start. The values of the
-    first dict are the functions' parts, and those of the second are the bytes of their code.
+    first dict are lists of the functions' parts, and those of the second are lists of the bytes of their code.
 
     The parts are None for functions that this module does not inline.
     """

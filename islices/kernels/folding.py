@@ -1,7 +1,7 @@
 """Sum the rows with the same index, from left to right in order of occurrence (SPEC clause 3).
 
-Each row is summed by one thread, in the memory of the result. 16-bit rows are summed in a float32 buffer and rounded
-once. May import: `numpy`, this folder.
+One thread computes each sum, in the memory of the result; sums of 16-bit rows are computed in a float32 buffer and
+rounded once. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations

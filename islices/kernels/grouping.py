@@ -1,7 +1,8 @@
-"""Grouping of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
+"""Group slots with equal indices by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-The cost is proportional to the number of slots for any indices. Grouping needs at most 24 bytes of memory per slot,
-including the result. SPEC clauses 3 and 4. May import: `numpy`, `islices.kernels.compiling`.
+For indices of a given number of bits, the cost is proportional to the number of slots. Grouping needs at most 24 bytes
+of memory per slot, including the result, and small tables of counts. SPEC clauses 3 and 4. May import: `numpy`,
+`islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def _group(indices, order, starts, ids):
     """Group indices and return the number of distinct indices.
 
     If an index is negative or too large to pack, write nothing and return -1. The arrays are `indices` (n,), `order`
-    (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. The function writes the positions
-    to `order`, sorted by index and then by position. The function writes the start of each distinct index's run in
-    `order` to `starts`, followed by n. The function writes the distinct indices, in ascending order, to `ids`.
+    (n,) uint64, `starts` (n + 1,) uint64 and `ids` (n,) with the dtype of `indices`. `order` gets the positions, sorted
+    by index and then by position. `starts` gets the position in `order` where the run of each distinct index begins,
+    and then n. `ids` gets the distinct indices, in ascending order.
     """
     n = len(indices)
     if n == 0:
@@ -121,7 +122,7 @@ def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
 def _runs(segments, starts, named):
     """Return the number of distinct values in ascending `segments`, and write these values to `named`.
 
-    The function writes the start of each run of equal values to `starts`, and then the length of `segments`.
+    `starts` gets the position where each run of equal values begins, and then the length of `segments`.
     """
     count = ZERO
     for i in range(np.uint64(len(segments))):

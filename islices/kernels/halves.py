@@ -1,10 +1,10 @@
-"""Conversions of 16-bit floats between bit patterns and float32, because numba has no 16-bit floats.
+"""Convert 16-bit floats between bit patterns and float32, because numba does not compute with 16-bit floats on CPUs.
 
 Each dtype has a pair of functions (load, store). `load` converts a stored value to the dtype of computations, and
-`store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents
-would produce subnormal numbers, which some threads flush to zero. So the functions of this module avoid subnormal
-numbers. The functions contain many casts, because numba computes with 32-bit integers in 64 bits. May import: `numpy`,
-`islices.kernels.compiling`.
+`store` converts a result back. `store` rounds to nearest even, as NumPy and the frameworks do. Multiplication by
+powers of two could produce subnormal numbers, which some threads flush to zero. So the functions of this module avoid
+operations with subnormal results. The functions contain many casts, because numba computes with 32-bit integers in 64
+bits. May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multiplication and division of values by numbers, which is the second pass of clipping. SPEC clauses 6, 10 and 18.
+"""Multiply and divide values by numbers, for example in the second pass of clipping. SPEC clauses 6, 10 and 18.
 
 May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.halves`.
 """

@@ -1,6 +1,6 @@
 """The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
-The core gets this module from `islices.kernels.active` and calls no other module of the folder. Values have the shape
+The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape
 (n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
 contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
 `islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
@@ -234,7 +234,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
     """Return (sums, ids) of slices in new aligned memory, with ascending ids.
 
     Return None if `loose` is True, because the indices may then be out of range. Also return None if the indices cannot
-    be grouped. For few slices, None also means that an index is out of range.
+    be grouped. For few slices, the result is also None if an index is out of range.
     """
     if loose:
         return None
@@ -363,9 +363,10 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """Update the table's rows with the slices and the operator `op`, in place and one slice after the other.
+    """Apply the operator `op` to the table's rows and the slices, in place. The slices of a row are applied in order.
 
-    The ids must be in range. The table must be writable, contiguous, aligned and in this machine's byte order.
+    Of several slices of one row, "update" applies only the last one. The ids must be in range. The table must be
+    writable, contiguous, aligned and in this machine's byte order.
     """
     order, ids, starts = groups
     rows, name = _rows(values)

@@ -1,7 +1,7 @@
-"""A cache of groupings, because one training step needs each grouping twice.
+"""A cache of groupings, because one training step may need each grouping twice.
 
-A step first groups a gradient's indices to compute the norm for clipping, and then to update the optimizer's rows. The
-second call compares the contents of the indices, since the arrays may have been replaced or changed. May import:
+A step with clipping groups a gradient's indices to compute the norm, and again to update the table's rows. The second
+call compares the contents of the indices, since the arrays may have been replaced or changed. May import:
 `numpy`.
 """
 

@@ -1,15 +1,15 @@
 """Exact sums of squares or of absolute values; the result does not depend on the order or the number of threads.
 
-A kernel scales a block of numbers by a power of two to absolute values below 1. The kernel cuts each term (a square or
-an absolute value) at two places below the block's largest term. Adding a large constant to a term leaves the term's
-upper bits as an exact integer; the remainder has the lower bits. Sums of integers do not depend on their order. The
-kernel adds the integers to *bins*, one for each power of two of a block, and `islices.kernels.totals` combines the
-bins.
+A kernel finds the power of two that bounds a block of numbers, and scales float64 numbers by this power to absolute
+values below 1. The kernel cuts each term (a square or an absolute value) at two places below the block's bound. Adding
+a large constant to a term leaves the term's upper bits as an exact integer; the remainder has the lower bits. Sums of
+integers do not depend on their order. The kernel adds the integers to *bins*, one per power of two, and
+`islices.kernels.totals` combines the bins.
 
-A block of numbers of similar size drops no bits. In other blocks, a term drops at most 2^-97 of the block's bound. From
-the number of these terms `islices.kernels.totals` decides whether the dropped bits can change the result. If dropped
-bits can change the result, `islices.norms.exact` computes the norm, as it does for frameworks and traces. SPEC clause
-7. May import: `numpy`, this folder.
+Terms of a block of numbers of similar size drop no bits, but squares of float64 numbers may always drop bits. A term
+drops at most 2^-97 of the block's bound. From the number of terms that may drop bits, `islices.kernels.totals` decides
+whether the dropped bits can change the result. If dropped bits can change the result, `islices.norms.exact` computes
+the norm. SPEC clause 7. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 numba's threading layers are not suitable: one kills forked children, another aborts when two threads call it at once.
 In this pool, the calling thread works too, and waits only for parts that have begun. A busy pool therefore makes a call
 slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads would
-compete with the pool's; `share` makes kernels run in the framework's threads instead. Results do not depend on the
-number of threads, since no two parts write the same memory. May import: `islices.core.locks`.
+compete with the threads of the pool; `share` makes kernels run in the framework's threads instead. Results do not
+depend on the number of threads, since no sum is divided among threads, except the exact sums of norms. May import:
+`islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def set_num_threads(n: int) -> None:
     Notes
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
-    kernels that the main thread calls run in torch's threads. These kernels use at most torch.get_num_threads()
-    threads, unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
+    kernels that the main thread calls run in torch's OpenMP threads, if there are any. These kernels use at most
+    torch.get_num_threads() threads, unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
 
     Examples
     --------

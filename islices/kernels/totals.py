@@ -1,4 +1,4 @@
-"""The sum of the bins that `islices.kernels.squares` fills, rounded once to float64 (SPEC clause 7).
+"""Round the sum of the bins that `islices.kernels.squares` fills, or compute the sum's square root (SPEC clause 7).
 
 The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of the
 sum are then rounded, if the dropped parts of terms cannot change the result; otherwise the result is undecided.
@@ -21,8 +21,8 @@ Host = np.ndarray[Any, Any]
 #: the number of bits between 1 and a term's first cut, and between the two cuts
 CUT = 48
 #: The exponents of the lowest and of the highest bit of the sum. The smallest square of a float64 has the lowest bit; a
-#: sum of 2^63 of the largest squares has the highest bit. After the limbs come two flags, for an infinity and for a
-#: NaN, and the number of terms that may have dropped a part.
+#: sum of 2^63 of the largest squares has the highest bit. After the limbs come two flags, for numbers that are not
+#: finite and for NaN. Then comes the number of terms that may have dropped a part.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
 #: the number of rows of four limbs that contain all limbs
@@ -63,7 +63,7 @@ def _add_bins(bins, ord, limbs):
 
 
 def _round(limbs, ord):
-    """Return the sum in limbs, or its square root if `ord` is 2, rounded once.
+    """Return the sum in limbs, rounded to float64. If `ord` is 2, return the rounded square root of the rounded sum.
 
     The result is NaN or infinite if a summed number was NaN or infinite, and -1 if the rounding is undecided. The call
     changes limbs.
@@ -145,7 +145,7 @@ def limbs_of(bins: Sequence[Host], ord: int) -> Host:
 
 
 def rounded(limbs: Host, ord: int) -> float | None:
-    """Return the sum in limbs, or its square root if `ord` is 2, rounded once to float64.
+    """Return the sum in limbs, rounded to float64. If `ord` is 2, return the rounded square root of the rounded sum.
 
     The result is NaN or infinite if a summed number was NaN or infinite, and None if the rounding is undecided. The
     call changes limbs.

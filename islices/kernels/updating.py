@@ -1,6 +1,6 @@
 """Update a table's rows in place, by a scatter (add, multiply and so on) or by one step of an optimizer.
 
-One thread reads, changes and writes each row, with all slots of the row at once. A step sums a row's slots immediately
+One thread reads each row, changes it with all slots of the row, and writes it. A step sums a row's slots immediately
 before the rule reads the sum, and never stores the sums of all rows together. The rules are the functions of
 `islices.optim`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder,
 `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
@@ -55,7 +55,10 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
     half, last_only = form.half, operator.last
 
     def scatter_rows(values, order, starts, ids, table, first, last):
-        """Apply values[order[starts[r]:starts[r + 1]]] to table[ids[r]], row by row, for first <= r < last."""
+        """Apply values[order[starts[r]:starts[r + 1]]] to table[ids[r]], row by row, for first <= r < last.
+
+        If `last_only` is True, apply only the last of these values.
+        """
         width = np.uint64(values.shape[1])
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         for r in range(first, last):
