@@ -156,7 +156,7 @@ def _number(B: Backend, value: int, like: Array) -> Array:
 
 
 def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
-    """Return rows of each sample's dense part, from start to start + size, as a float64 array of shape (b, size,
+    """Return the rows start to start + size - 1 of each sample's dense part, as a float64 array of shape (b, size,
     width)."""
     total = None
     for g, x in zip(products[::2], products[1::2], strict=True):

@@ -1,8 +1,8 @@
-"""Norms that do not depend on the order of summation.
+"""Compute norms that do not depend on the order of summation.
 
-Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares differ
-between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest. The
-multiples of one unit can be added in any order without rounding. Two cuts (more for very many terms) and the sum of
+Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares can
+differ between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest.
+The multiples of one unit can be added in any order without rounding. Two cuts (more for very many terms) and the sum of
 the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it lies close to the
 midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the midpoint: it reads a
 few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
