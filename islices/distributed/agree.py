@@ -70,7 +70,7 @@ def agree(
     error : Exception, optional
         The error of this rank, if it has failed. `agree` raises the error after the collectives.
     optional : bool
-        True if a value may be None on some ranks only. The caller must then read `Agreement.each`.
+        True if a value may be None on some ranks and not None on others. The caller must then read `Agreement.each`.
     free : container of str
         Names whose values may differ between ranks.
 

@@ -87,7 +87,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Notes
     -----
     Each rank's sparse gradient is coalesced. The sum has the bits of these gradients concatenated in the order of
-    ranks, and coalesced again (SPEC clause 25). If ranks are processes, each message contains all leaves. Only JAX
+    ranks, and coalesced again (SPEC clause 25). If ranks are processes, all leaves share the same collectives. Only JAX
     programs can differentiate through the call.
 
     Examples

@@ -38,7 +38,7 @@ class ShardedTable:
     rows.
 
     Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. The constructor, and all methods except `init`, are
-    collective. Every rank must call them in the same order, even if it has no ids or no rows.
+    collective. Every rank must make these calls in the same order, even if it has no ids or no rows.
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ class ShardedTable:
     Raises
     ------
     TypeError, ValueError, IndexError
-        This rank's arguments are invalid, or the ranks' arguments differ. In the second case, every rank raises.
+        This rank's arguments are invalid, or the ranks' arguments differ. In the second case, every rank raises the
+        error.
     RankError, RankTimeout
         Another rank failed, or did not call in time.
 
@@ -192,7 +193,7 @@ class ShardedTable:
             *row_shape)``. The table may use this array without a copy. If the rows depend only on the row numbers, the
             table does not depend on the number of ranks.
         group : None, str, Group or an engine's group object
-            The same arguments as for `ShardedTable`.
+            The same as for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
             The dtype to which the rows are rounded. The default is the dtype of the rows that `init` returns.
         like : str, Backend or array

@@ -1,10 +1,10 @@
 """Save a ShardedTable as one file per rank, and load it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all of them.
-The header is written last, and one rename puts it in place. Until then, a folder with an old checkpoint still contains
-this checkpoint. The files of the ranks contain blocks of rows, and a digest of each block. So a rank reads and checks
-only the blocks that contain its rows. `load_sharded` does not trust the header, and checks each entry before it opens a
-rank's file.
+A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all files of
+a checkpoint. The header is written last, and one rename puts it in place. Until then, a folder with an old checkpoint
+still contains this checkpoint. The files of the ranks contain blocks of rows, and a digest of each block. So a rank
+reads and checks only the blocks that contain its rows. `load_sharded` does not trust the header, and checks each entry
+before it opens a rank's file.
 """
 
 from __future__ import annotations

@@ -66,16 +66,16 @@ def value_and_grad(
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
-        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
-        gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
+        Marks the plain arrays that get `IndexedSlices`; fn must use them only to read rows (JAX, torch and TensorFlow).
+        A callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
         rows, if the array has more rows than fn reads. "always" marks these arrays however many rows fn reads. In JAX,
         rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows.
         fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap, remat, cond and scan. In torch,
-        rows are read by embedding, embedding_bag (sum and mean), index_select and ``w[ids]``; in TensorFlow, by
-        tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default, no
-        array gets `IndexedSlices`.
+        rows are read by embedding and embedding_bag (without scale_grad_by_freq, and not with max), index_select and
+        ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
+        framework's gradients. By default, no array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients of
         tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape (B,
@@ -108,8 +108,8 @@ def value_and_grad(
         fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
         are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
         Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
-        differentiated argument is a Table, a marked array does not contain floats, or fn does not read a marked array
-        by rows. The message names the primitive and the line.
+        differentiated argument is a Table, a marked array does not contain floats, or fn uses a marked array other than
+        to read rows. In JAX and torch, the message then names the operation and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse

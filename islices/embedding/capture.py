@@ -53,10 +53,10 @@ def capture(model: Any) -> Capture:
 
     Notes
     -----
-    The framework still computes its gradient of the weights, which is dense for sparse=False. Freeze the layer
-    (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
-    covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came from
-    another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
+    The framework still computes its gradient of the weights, which is dense for torch layers with sparse=False. Freeze
+    the layer (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured
+    gradient covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came
+    from another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
     EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights per
     sample.
 
@@ -145,7 +145,7 @@ class Capture:
     def clear(self) -> None:
         """Forget the captured lookups and gradients. Call `clear` between steps, like zero_grad.
 
-        A forward pass whose backward pass has not run yet is kept, because loops such as Lightning's zero the
+        On torch, a forward pass whose backward pass has not run yet is kept, because loops such as Lightning's zero the
         gradients between the two passes.
         """
         self._seen = self._seen or bool(self._uses)

@@ -29,7 +29,7 @@ class Ragged(NamedTuple):
 
     values: Array  # (n, ...): the ids of all rows, one after the other
     layout: BagLayout  # the innermost rows as bags
-    samples: Array  # the outermost row of each value: int32, shape (n,)
+    samples: Array  # the number of the outermost row of each value: int32, shape (n,)
     batch: Array  # an array with one entry per outermost row
     parts: RaggedParts | None  # None for a pair
     lengths: Array | None  # the lengths of a pair, else None

@@ -144,7 +144,7 @@ class Upstream(NamedTuple):
     slices: IndexedSlices
     ids: Array
     padding: int | None
-    #: (the sample of each id, an array with one entry per sample) where ids are ragged
+    #: (the sample of each id, an array with one entry per sample) if ids are ragged, else None
     samples: tuple[Array, Array] | None
     absent: bool  # True if ids may be absent
 

@@ -264,7 +264,7 @@ def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bo
     upper = (x + half) - half
     lower = x - upper
     cross = upper * lower
-    return [upper * upper, cross + cross, lower * lower]  # JAX narrows a number times an array, as in `_times`
+    return [upper * upper, cross + cross, lower * lower]  # not 2 * cross, because JAX may narrow it: see `_times`
 
 
 def _power_of_two(E: Backend, x: Array) -> Array:

@@ -27,8 +27,8 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     ord : float
         The order of the norm: 1, 2 or inf. All ranks of a group must pass the same order.
     group : str, Group or an engine's group object, optional
-        The ranks among which the parts of one gradient are divided (see `islices.distributed.get_group`). Each rank has
-        a tree, and the trees' structures may differ. In traced JAX code, the name of a mapped axis is also a group.
+        The ranks over which the leaves of one gradient are distributed (see `islices.distributed.get_group`). Each rank
+        has a tree, and the trees' structures may differ. In traced JAX code, the name of a mapped axis is also a group.
         None means that this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
         True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf

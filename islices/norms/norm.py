@@ -435,7 +435,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
 
 
 def top_k_rows(x: T, k: int) -> T:
-    """Return the k rows of a gradient with the largest norms.
+    """Return the k rows with the largest norms of a gradient.
 
     Parameters
     ----------
@@ -456,7 +456,7 @@ def top_k_rows(x: T, k: int) -> T:
 
     Notes
     -----
-    The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
+    The function compares the rows' exact 2-norms in float64; a norm that is NaN counts as infinite. Among rows with
     equal norms, the rows with lower indices stay. SPEC clause 13.
 
     Examples

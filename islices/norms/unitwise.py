@@ -166,9 +166,10 @@ def adaptive_grad_clip(
     Notes
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
-    then proportional to the table's size. Memory on the CPU is not, unless the reduced axes are not adjacent, such as
-    (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of params as constants.
-    SPEC clause 10. Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+    then proportional to the table's size. On the CPU, memory is proportional to that size only if the reduced axes are
+    not adjacent, such as (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of
+    params as constants. SPEC clause 10. Brock et al., "High-performance large-scale image recognition without
+    normalization", 2021.
 
     Examples
     --------
