@@ -268,8 +268,7 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """A group of one rank, without an engine. Calls send nothing, and return the same results as in a single process
-    (SPEC clause 25).
+    """A group of one rank, without an engine. Collectives send nothing, and return this rank's data (SPEC clause 25).
 
     Examples
     --------

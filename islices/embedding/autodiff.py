@@ -615,7 +615,8 @@ def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
 
 
 def _is_close(B: Backend, losses: Array, others: Array) -> bool:
-    """Return True if losses are as close as SPEC clause 14 requires. Entries that are not finite must be equal."""
+    """Return True if losses are as close as SPEC clause 14 requires. A NaN or infinite entry must be the same in both
+    arrays."""
     x, y = _host(B, losses), _host(B, others)
     finite = np.isfinite(x) & np.isfinite(y)
     if not np.array_equal(x[~finite], y[~finite], equal_nan=True):

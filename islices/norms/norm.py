@@ -124,7 +124,7 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 class Total(NamedTuple):
     """The norm of some leaves before clipping.
 
-    Clipping functions compare `exact` with the limit, gradients flow through `attached`, and the user gets `given`.
+    Clipping functions compute factors from `exact`, gradients flow through `attached`, and the user gets `given`.
     """
 
     E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
@@ -300,7 +300,8 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 
 
 def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
-    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates (see `group`).
+    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates (see
+    `islices.kernels.operations.group`).
 
     `order` and `starts` are None if no duplicates are to be summed. Return None if kernels cannot group the indices of
     every leaf.

@@ -86,7 +86,7 @@ def clip_by_block_rms(
 
     Notes
     -----
-    Cost and memory are proportional to the number of stored rows. SPEC clause 10.
+    For sparse gradients, time and memory are proportional to the number of stored rows. SPEC clause 10.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        params has another structure, framework or shape, or axes do not exist. axes is None, and params have six
+        params differs from x in structure, framework or shape, or axes do not exist. axes is None, and params have six
         dimensions or more, at least two of them with a length other than 1. clipping or eps is negative or NaN, or
         semantics or nonfinite is unknown.
     FloatingPointError
