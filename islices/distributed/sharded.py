@@ -52,7 +52,7 @@ class ShardedTable:
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        If True, `value_and_grad` divides each slice of the gradient of a rank's batch by the number of times that its
+        If True, `value_and_grad` divides each slice of the gradient of a batch's table by the number of times that its
         row occurs in the rank's lookup.
 
     Attributes
