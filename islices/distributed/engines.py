@@ -14,7 +14,7 @@ with the functions of `Engine`. The module or object may also have these functio
     the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, so that `default_group` can start the
-    engine. islices calls only this function of MPI.
+    engine. islices calls only the ``launched`` of MPI, not those of other engines.
 ``start(rank, size, timeout, meeting) -> Group``
     Connects this process with size - 1 other processes on the same machine. `meeting` is the path of a file that does
     not exist yet, in a folder that all these processes can read and write. The conformance suite needs this function to
