@@ -1,7 +1,7 @@
 """Train with sparse gradients on many ranks: all-reduce gradients, and shard tables by rows. SPEC clauses 25 and 26.
 
-An engine (torch.distributed, MPI, JAX or TensorFlow) sends the bytes between ranks. Each engine has an adapter, the
-file ``collectives.py`` in the engine's folder under backends/. An import of this package imports no engine.
+An engine (torch.distributed, MPI, JAX or TensorFlow) sends the bytes between ranks. Each built-in engine has an
+adapter, the file ``collectives.py`` in the engine's folder under backends/. Importing this package imports no engine.
 """
 
 from islices.distributed.engines import get_group

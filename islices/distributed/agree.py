@@ -1,9 +1,9 @@
 """Check that the arguments of all ranks match before any data are sent. This check is called preflight.
 
-Preflight normally needs one small collective. If a rank has failed or arguments differ, a second collective sends the
+Preflight normally needs one small collective. If a rank has failed or arguments differ, another collective sends the
 details to all ranks. The failed rank then raises its error, and all other ranks raise a `RankError` with the number of
-the failed rank. If arguments differ, all ranks raise the same ValueError. So no rank waits for a rank that has failed.
-SPEC clause 25.
+the failed rank. If arguments differ that must be the same, all ranks raise the same ValueError. So no rank waits for a
+rank that has failed. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from islices.distributed.group import Group, RankError
 T = TypeVar("T")
 #: name -> JSON value, for values that must be the same on every rank. Error messages contain the names.
 Facts: TypeAlias = Mapping[str, Any]
-#: One rank's part of a call: (the result, the values that must be the same on every rank, the numbers to send to all
-#: ranks).
+#: The tuple that one rank prepares for a call: (a result, the values that must be the same on every rank, the numbers
+#: to send to all ranks).
 Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
 #: The first number of every message, which identifies the protocol and its version.
 MAGIC = 0x15C1CE500000001
-#: The first message begins with this many numbers: MAGIC, 1 if this rank has an error, the digest in two halves, the
-#: number of counts, and the length of the text.
+#: The first message begins with this many numbers: MAGIC, a flag (1 if this rank has an error), the digest in two
+#: halves, the number of counts, and the length of the text.
 FIXED = 6
-#: The number of counts that fit into the first message; more counts need a second message.
+#: The number of counts that fit into the first message; more counts need another message.
 WITHIN = 26
-#: Messages show at most this many characters of a rank's value.
+#: Error messages show at most this many characters of a rank's value.
 LONGEST = 200
 
 
@@ -66,18 +66,18 @@ def agree(
     facts : mapping of str to JSON values
         The values that must be the same on every rank, by the names under which users know them.
     counts : sequence of int
-        Numbers to send to all ranks. Every rank must send equally many.
+        Numbers to send to all ranks. Ranks may send different numbers of counts.
     error : Exception, optional
         The error of this rank, if it has failed. `agree` raises the error after the collectives.
     optional : bool
-        True if a value may be None on some ranks only. The caller must then read `Agreement.each`.
+        True if a value may be None on some ranks and not None on others. The caller must then read `Agreement.each`.
     free : container of str
         Names whose values may differ between ranks.
 
     Raises
     ------
     Exception
-        `error`, if there is one.
+        `error`, if there is one, or the error of serialising `facts`.
     RankError
         Another rank has an error, or uses another version of the protocol.
     ValueError
@@ -125,11 +125,11 @@ def together(
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Prepare this rank's part of a call, and wait until every rank has prepared its part. Return (the result of
+    """Call `prepare`, and wait until every rank has prepared the same call. Return (the first item of the result of
     `prepare`, the agreement).
 
-    If one rank fails, every rank raises an error. `error` is an error that this rank had before the call. `agree`
-    describes `optional` and `free`.
+    If a rank fails, every rank raises an error. `error` is an error that this rank had before the call; `prepare` is
+    then not called. `agree` describes `optional` and `free`.
     """
     try:
         if error is not None:
@@ -145,7 +145,7 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
     """Return (this rank's message, the error or None). The message contains the facts or, after an error, the text of
     the error.
 
-    If the facts cannot be serialised, the result contains that error.
+    If the facts cannot be serialised, the result contains the error that json.dumps raised.
     """
     if error is None:
         try:
@@ -161,7 +161,7 @@ def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Except
 def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
     """Describe how the ranks' values differ, name by name. If the values do not differ, return "".
 
-    If `optional` is True and every rank has a name, None counts as equal to any value. Names in `free` are not
+    If `optional` is True and every rank has the name, None counts as equal to any value. Names in `free` are not
     compared.
     """
     names = dict.fromkeys(name for one in each for name in one if name not in free)

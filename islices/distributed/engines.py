@@ -1,19 +1,20 @@
-"""Find the `Group` of ranks that an argument ``group=`` stands for.
+"""Find the ranks that an argument ``group=`` stands for.
 
 islices finds engines in the same way as backends (`islices.core.registry`). Built-in engines are the modules
 ``islices.backends.NAME.collectives``. Other packages can add engines with entry points of the group
 ``islices.engines``. The name of the entry point is the name of the engine, which users pass as ``group=``. The module
-that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after
-this module has been imported. MPI is also used if a launcher has started the process. An engine sends the arrays of the
-framework with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an
-object with the functions of `Engine`. The module may also have these functions:
+that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after the
+module of its objects has been imported. If no engine connects processes, MPI is also used if a launcher has started the
+process, or if the framework has no engine of the same name. By default, an engine sends the arrays of the framework
+with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an object
+with the functions of `Engine`. The module or object may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
     the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, so that `default_group` can start the
-    engine.
+    engine. islices calls only the ``launched`` of MPI, not those of other engines.
 ``start(rank, size, timeout, meeting) -> Group``
     Connects this process with size - 1 other processes on the same machine. `meeting` is the path of a file that does
     not exist yet, in a folder that all these processes can read and write. The conformance suite needs this function to
@@ -103,17 +104,19 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
 
     Parameters
     ----------
-    group : None, str, Group or an engine's own object
+    group : None, str, Group or an engine's group object
         A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
-        ranks that the engine connects. An engine's own object is a torch.distributed ProcessGroup or DeviceMesh, an
-        mpi4py communicator, or a tf.distribute strategy of several workers. None stands for the only engine that
-        connects several processes. If several engines do, None stands for the framework's engine: torch.distributed,
-        JAX, TensorFlow, or MPI for NumPy and MXNet.
+        ranks that the engine connects. A group object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py
+        communicator, or a tf.distribute strategy of several workers. None stands for the only engine that connects
+        several processes. If no engine does, or several engines do, None stands for the framework's engine:
+        torch.distributed, JAX, TensorFlow, or MPI for NumPy and MXNet.
     like : Backend, optional
-        The backend of the arrays to send. If several engines are possible, `like` decides between these engines.
-        Without `like`, the function then raises ValueError.
+        The backend of the arrays to send. If several engines connect processes, `like` decides between these engines;
+        without `like`, the function raises ValueError. If no engine connects processes, the default without `like` is
+        MPI.
     timeout : float, optional
-        The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI.
+        The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI. If
+        `group` is a Group, `timeout` has no effect.
 
     Returns
     -------
@@ -122,7 +125,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Raises
     ------
     TypeError, ValueError
-        `group` or `timeout` is invalid, or `group` is None and several engines are possible.
+        `group` or `timeout` is invalid, or `group` is None and `like` does not decide between several engines.
     RuntimeError
         The engine has not been started. The message says how to start it.
     ModuleNotFoundError
@@ -164,12 +167,12 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
 def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Group | ArrayGroup:
     """Return the ranks that an argument ``group=`` stands for if these leaves are sent.
 
-    If a program is running or being traced, the result is the ranks of this program, an `ArrayGroup`. Otherwise the
-    result is a `Group` of processes.
+    If `group` stands for ranks of a program that is running or being traced, the result is an `ArrayGroup`. Otherwise
+    the result is a `Group` of processes.
 
     Parameters
     ----------
-    group : None, str, Group or an engine's own object
+    group : None, str, Group or an engine's group object
     leaves : iterable
         The caller's gradients. If `group` is None and several engines connect ranks, the first leaf that belongs to a
         framework determines the engine.
@@ -179,7 +182,8 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     Raises
     ------
     Exception
-        The other ranks cannot be found. The function raises `error` or, if it is None, the error in `group`.
+        The other ranks cannot be found. The function raises `error` or, if `error` is None, the error that `group`
+        causes.
     """
     known = [(of, leaf) for leaf in leaves if (of := backend_of(leaf)) is not None]
     B = known[0][0] if known else None
@@ -208,7 +212,7 @@ def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Gr
     None if it is unknown.
 
     If there is no such group, raise `error`, which is an earlier error of this rank. If `error` is None, raise the
-    error in `group`.
+    error of `get_group`.
     """
     try:
         return get_group(group, like=B)
@@ -240,8 +244,8 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
     """Return the group of the only engine that connects several processes.
 
-    If several engines connect processes, return the group of the framework's engine. Raise ValueError if `framework` is
-    None, or if the framework's engine is not one of them. If no engine connects processes, return the group of the
+    If several engines connect processes, return the group of the framework's engine. In this case, raise ValueError if
+    `framework` is None or its engine connects no processes. If no engine connects processes, return the group of the
     framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started, it raises an
     error with instructions. SPEC clause 25.
     """
@@ -271,7 +275,7 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """Return a dict from the names of the engines that connect this process with others to their groups.
+    """Return a dict that maps the name of each engine that connects this process with others to the engine's group.
 
     If no engine connects processes and an MPI launcher has started this process, start MPI.
     """

@@ -1,7 +1,7 @@
 """Sum leaves over ranks on the host, after the ranks have agreed on shapes and dtypes. One set of collectives sends all
 leaves of a tree.
 
-For the strategy "ranges", each rank cuts its leaf into one part per rank. Each part is sent to the rank that owns the
+For the strategy "ranges", each rank cuts a leaf into one part per range. Each part is sent to the rank that owns the
 range, and the owner sums the parts. Then all ranks send these sums, and the leaves of the strategy "gather", to every
 rank.
 """
@@ -124,7 +124,7 @@ def _to_owners(
 ) -> tuple[list[HostLeaf], list[list[int]]]:
     """Send each range to its owner, and sum the range that this rank owns.
 
-    Return (the sums, for each leaf the number of rows of the sum on each rank).
+    Return (sums, counts). For each leaf, `counts` contains the number of rows of the sum on each rank.
     """
     sparse = not all(leaf.dense for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # shape (ranks, leaves): the numbers of this rank's rows
@@ -151,7 +151,7 @@ def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[
 def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
     """Remove the leaf's arrays from each rank's list of arrays, and return them.
 
-    All arrays of a rank share one block of memory. The block is freed when the last of these arrays is.
+    All arrays of a rank share one block of memory. The block is freed when the last of these arrays is freed.
     """
     return [[of_rank.pop(0) for _ in leaf.columns] for of_rank in received]
 
@@ -175,7 +175,7 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """Return the fastest strategy for a leaf, on the assumption that half of all ranks' rows are distinct.
+    """Return the faster strategy for a leaf, on the assumption that half of all ranks' rows are distinct.
 
     `each` contains the number of rows on each rank.
     """

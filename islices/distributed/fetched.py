@@ -1,8 +1,8 @@
 """Fetch rows of a sharded table from the ranks that own them, and send gradients of these rows back to the owners.
 
-A rank sends ids to the owners, gets rows from them, and later sends them gradients. All these are host arrays, in which
-bfloat16 is stored as uint16. The ids are distinct and ascending, so each owner gets one contiguous piece of them. SPEC
-clause 26.
+A rank sends ids to the owners, gets rows from them, and later sends them gradients. Ids, rows and gradients are host
+arrays, in which bfloat16 is stored as uint16. The ids are distinct and ascending, so each owner gets one contiguous
+piece of them. SPEC clause 26.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 
 class Routes(NamedTuple):
-    """The rows that this rank requested from other ranks, and the rows that other ranks requested from this rank."""
+    """The rows that this rank requested from each rank, and the rows that each rank requested from this rank."""
 
     #: shape (ranks + 1,): this rank's distinct ids at the positions cuts[r] to cuts[r + 1] - 1 are rows of rank r
     cuts: Host
-    #: the rows that each rank fetches from this rank, in ascending order and counted from this rank's first row
+    #: for each rank, the numbers of the rows that it fetches from this rank, ascending and counted from this rank's
+    #: first row
     requested: list[Host]
 
 
@@ -113,7 +114,7 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    The function `take` reads the rows that other ranks requested from this rank's shard.
+    The function `take` reads rows of this rank's shard by number: the rows that all ranks requested from this rank.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])
@@ -123,12 +124,12 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Ho
 
 
 def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host) -> tuple[Host, Host]:
-    """Add the contributions of all ranks to the gradient of this rank's shard, in the order of ranks. Return the
-    (values, rows) of this gradient.
+    """Sum all ranks' contributions to the gradient of this rank's shard, in the order of ranks. Return the (values,
+    rows) of this gradient.
 
     `values` contains the gradients of the fetched rows at the positions `places`, which are ascending. For each fetched
-    row, a rank sends one bit that is 1 if the row has a gradient. Then the rank sends the gradients, in the order of
-    the fetched rows.
+    row, a rank sends the owner one bit, which is 1 if the row has a gradient. After the bits, the rank sends the
+    gradients, in the order of the fetched rows.
     """
     values = native_order(values)
     has = np.zeros(int(routes.cuts[-1]), bool)
@@ -148,5 +149,6 @@ def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host
 
 
 def _counts(group: Group, agreed: Agreement) -> list[int]:
-    """Return how many rows each rank sends to this rank. The ranks have already exchanged these numbers."""
+    """Return, for each rank, the number of ids or rows that it sends to this rank. The ranks have already exchanged
+    these numbers."""
     return [int(counts[group.rank]) for counts in agreed.counts]

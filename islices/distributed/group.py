@@ -1,8 +1,8 @@
 """Define Group, through which the core sends data between the ranks that an engine connects.
 
-Each engine has an adapter, the file ``collectives.py`` in the engine's folder under backends/. The adapter sends bytes
-between ranks with the engine's fastest operations. In this folder, the module `packing` converts arrays to bytes, and
-`strategy` decides which data to send. May import: `numpy`.
+Each built-in engine has an adapter, the file ``collectives.py`` in the engine's folder under backends/. The adapter
+sends bytes between ranks with the engine's fastest operations. In this folder, the module `packing` converts arrays to
+bytes, and `strategy` chooses how ranks exchange gradients. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankError(RuntimeError):
-    """The error that a call raises if another rank has failed. The call has changed nothing on this rank.
+    """The error that a call raises if another rank has failed, or if an earlier error has made the group unusable. The
+    call has changed no array on this rank.
 
     SPEC clause 25.
 
@@ -44,7 +45,7 @@ class RankError(RuntimeError):
 
 
 class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
-    """The error that a call raises if another rank does not take part within the engine's timeout. SPEC clause 25.
+    """The error that a call raises if another rank does not take part within the group's timeout. SPEC clause 25.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Group(abc.ABC):
     """A group of processes that compute together. Each process is called a rank.
 
     Ranks are numbered from 0 to size - 1; `rank` is the number of this process. All ranks must make the same calls in
-    the same order, one at a time. The adapter of an engine is a subclass, which sets ``engine``, `rank` and `size`, and
+    the same order, one at a time. An engine's adapter defines a subclass, which sets ``engine``, `rank` and `size`, and
     implements `_all_to_all`. If the engine has a gather that is faster than the default one, the adapter also
     implements `_all_gather`. Both methods may raise any error of the engine, which `_failure_of` translates.
 
@@ -133,7 +134,7 @@ class Group(abc.ABC):
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         """Send parts[r] to each rank r, and return the bytes that each rank sends to this rank, in the order of ranks.
-        Rank r sends lengths[r] bytes, which may be 0. The group has at least two ranks."""
+        Rank r sends lengths[r] bytes to this rank, which may be 0. The group has at least two ranks."""
 
     def _failure_of(self, error: Exception) -> RankError | None:
         """Return a `RankError` if the engine's error means that another rank has died or is late, else None.
@@ -241,7 +242,7 @@ class Group(abc.ABC):
         """Run a collective of an adapter, and count the bytes that are sent and received. `own` is the number of bytes
         that stay on this rank, which do not count.
 
-        After any error the group cannot be used any more, and all later calls raise RankError.
+        After an error of the collective, the group cannot be used any more, and all later calls raise RankError.
         """
         if self._broken is not None:
             raise RankError(
@@ -267,8 +268,7 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """A group of one rank, without an engine. Calls send nothing, and return the same results as in a single process
-    (SPEC clause 25).
+    """A group of one rank, without an engine. Collectives send nothing, and return this rank's data (SPEC clause 25).
 
     Examples
     --------

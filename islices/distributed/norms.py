@@ -1,14 +1,16 @@
 """Compute one norm over the leaves of many ranks, for `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If every rank has compiled kernels, each rank sends the exact sum of its terms, which needs a kilobyte. Every rank then
-adds these sums.
+If the order is 1 or 2 and all ranks are processes with compiled kernels, each rank sends two exact sums (about 1 kB
+each). One is the sum of the terms of replicated leaves, which counts once; the other is that of all other leaves. Every
+rank then adds these sums.
 
-If a rank has no kernels, each term of the norm is split at certain bits. The largest term and the number of terms
-determine these bits (`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first,
-each rank sends its largest term and the number of its terms. In the second, each rank sends the sums of the parts of
-its terms. All these sums are exact, except the last and smallest one. So the result does not depend on the number of
-ranks, nor on how the leaves are distributed over ranks. If the result is still undecided, one more collective is needed
-for every further `DIGIT` bits. All ranks see the same numbers, so they run the same collectives. SPEC clause 25.
+In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
+The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives suffice
+for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the second,
+each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one. So the
+result does not depend on the number of ranks, nor on how the leaves are distributed over ranks. If the result is still
+undecided, one more collective is needed for every further `DIGIT` bits. All ranks see the same numbers, so they run the
+same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -94,8 +96,7 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 def clip_over(
     tree: Any, max_norm: Any, semantics: Semantics, nonfinite: str, group: Any, replicated: Any
 ) -> tuple[Any, Any]:
-    """Clip by the global norm over the ranks of a group. The results are the same as for
-    `islices.clip_by_global_norm`."""
+    """Clip by the global norm over the ranks of a group. Return (tree, norm), as `islices.clip_by_global_norm` does."""
     checked: list[tuple[ClipFormula, float, Nonfinite]] = []
 
     def request() -> Question:
@@ -141,7 +142,8 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
     """Return (the leaves of this rank's tree in their order, the norm over the leaves of all ranks of a group).
 
-    If `request` raises an error, this rank first reports the error to other processes, and then raises it.
+    If `request` raises an error, this rank first reports the error to the other processes of a `Group`, and then raises
+    it.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
@@ -185,8 +187,8 @@ def _tell_within(
         if E is modes.HOST:  # the program is not being traced
             joined = B.to_numpy(joined)
     joined = E.reshape(joined, (1, group.size * k))
-    # Each row_sum adds only one element. It is needed because adapters keep compilers from reordering additions of
-    # results of row_sum, but not of reshaped arrays.
+    # Each row_sum has only one element to add. The calls are needed because adapters keep compilers from reordering
+    # additions of results of row_sum, but not of reshaped arrays.
     columns = [E.row_sum(E.columns(joined, j, j + 1)) for j in range(group.size * k)]
     return [columns[rank * k : (rank + 1) * k] for rank in range(group.size)]
 
@@ -240,7 +242,7 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 class _Joined:
     """The leaves of all ranks.
 
-    Each rank sends two kinds of sums: for the leaves that only this rank has, and for the leaves that every rank has.
+    Each rank sends sums over the leaves that only this rank has, and sums over the leaves that every rank has.
     """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:

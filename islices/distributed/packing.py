@@ -19,7 +19,7 @@ from islices.distributed.group import Bytes, Group
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
 STEP = 8
-#: If a table has at most this many rows, row numbers are sent as int32.
+#: If a table or shard has at most this many rows, its row numbers are sent as int32.
 NARROW = 2**31
 #: Each rank sends a sample of `SAMPLED` row numbers, from which all ranks choose the cuts. `NOTHING` fills up a smaller
 #: sample.
@@ -28,7 +28,7 @@ SAMPLED, NOTHING = 64, -1
 
 def narrow(rows: int | None, dtype: Any) -> Any:
     """Return the dtype in which ranks send row numbers: int32 if it can represent all of them, else `dtype`. `rows` is
-    the number of rows of the table, or None if it is unknown."""
+    the number of rows of the table or shard, or None if this number is unknown."""
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
@@ -119,8 +119,8 @@ def sample(indices: Host) -> Host:
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
     """Divide the rows into parts, and return the number of each part's first row. The first part is left out.
 
-    Each part contains about the same number of rows, if the rows of all ranks count. `samples` contains each rank's
-    result of `sample`, and `counts` the number of rows on each rank.
+    Each part contains about the same number of rows; a row that several ranks have counts once per rank. `samples`
+    contains each rank's result of `sample`, and `counts` the number of rows on each rank.
     """
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)

@@ -8,13 +8,13 @@ ranges
     The rows are divided into one contiguous range per rank, all of about the same size. Each rank receives the rows of
     its range from all ranks, sums them, and sends the sums to all ranks.
 
-Both strategies add contributions in the order of ranks, so the results have the same bits. The module `strategy`
-chooses the faster one.
+Both strategies add contributions in the order of ranks, so the results have the same bits. By default, the module
+`strategy` estimates which one is faster, and chooses it.
 
-A program, such as a mapped axis of JAX or a replica context of TensorFlow, cannot read values. So within a program,
-messages depend only on shapes, and invalid values raise no error. Programs always gather slices, because the lengths of
-ranges would depend on the indices. If shapes are static, all slots are sent, and the result has as many slots as all
-ranks together.
+A program that runs over a mapped axis of JAX or in a replica context of TensorFlow cannot read values. So within such a
+program, messages depend only on shapes, and invalid values raise no error. Programs always gather slices, because the
+lengths of ranges would depend on the indices. If shapes are static, all slots are sent, and the result has as many
+slots as the slices of all ranks together.
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. The
-        numbers of stored rows may differ. If a leaf is None on one rank, this rank contributes zeros and gets the
-        result. If the leaf is sparse, the result then has the framework's sparse type. A leaf stays None if it is None
-        on every rank, or if the call is part of a program that runs on several ranks.
+        numbers of stored rows may differ. If a leaf is None on some ranks, these ranks contribute zeros and get the
+        result. There, a sparse result has the framework's sparse type. A leaf stays None if it is None on every rank,
+        or if the call is part of a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
-    group : None, str, Group or an engine's own object
+    group : None, str, Group or an engine's group object
         See `get_group`. In traced JAX code, pass the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
         Defines how the ranks exchange data. The result has the same bits with every strategy. "auto" estimates the time
-        that each strategy needs, and chooses the fastest one for each leaf.
+        that each strategy needs, and chooses the faster one for each leaf. Within a program, "ranges" raises
+        ValueError.
 
     Returns
     -------
@@ -79,15 +80,15 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Raises
     ------
     TypeError, ValueError
-        Raised on every rank if the ranks' arguments differ, and on the rank whose x is not a gradient.
+        Raised on every rank if the ranks' arguments differ, and on a rank whose arguments are invalid.
     RankError, RankTimeout
-        Another rank failed, or did not call within the engine's timeout.
+        Another rank failed, or did not call within the group's timeout.
 
     Notes
     -----
-    Each rank's gradient is coalesced. Then these gradients are concatenated in the order of ranks, and coalesced again
-    (SPEC clause 25). If ranks are processes, the same messages contain all leaves. Only JAX programs can differentiate
-    through the call.
+    Each rank's sparse gradient is coalesced. The sum has the bits of these gradients concatenated in the order of
+    ranks, and coalesced again (SPEC clause 25). If ranks are processes, all leaves share the same collectives. Only JAX
+    programs can differentiate through the call.
 
     Examples
     --------
@@ -146,7 +147,7 @@ def form_of(leaf: Any) -> list[Any]:
 
 
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
-    """Return the sum over `ranks` ranks, or divide it by `ranks` if `op` is "mean"."""
+    """Return `values`, a sum over `ranks` ranks; if `op` is "mean", divide them by `ranks`."""
     return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
 
 
@@ -285,9 +286,9 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
     """Return zeros for the leaves in `names`, which are None on this rank. Leaves that are None on every rank are left
     out.
 
-    The zeros are arrays of the framework of this rank's other leaves. If this rank has no other leaves, the zeros are
-    arrays of the framework that the first rank with leaves uses. If this rank cannot load that framework, the zeros are
-    NumPy arrays.
+    The sums are later converted to arrays of the framework of this rank's other leaves. If this rank has no other
+    leaves, the sums become arrays of the framework that the first rank with leaves uses. If this rank cannot load that
+    framework, the sums become NumPy arrays.
     """
     first = next(iter(prepared.values()), None)
     others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]

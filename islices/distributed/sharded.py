@@ -29,7 +29,7 @@ from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
 from islices.optim.row_steps import Request
 
-#: The number of the last table that this process made. All ranks give a table the same number.
+#: The number of the last sharded table that this process made. All ranks give a table the same number.
 _made = [0]
 
 
@@ -37,23 +37,23 @@ class ShardedTable:
     """An embedding table whose rows are distributed over the ranks of a group. Each rank has one contiguous range of
     rows.
 
-    Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except `init` are collective. Every rank
-    must call them in the same order, even if it has no ids or no rows.
+    Rank r has the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. The constructor, and all methods except `init`, are
+    collective. Every rank must make these calls in the same order, even if it has no ids or no rows.
 
     Parameters
     ----------
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
-        This rank's rows, as an array of any framework. The table does not copy an array that can change in place, such
-        as a tf.Variable or a torch Parameter.
+        This rank's rows, as an array of any framework. The table does not copy the array: a tf.Variable or a torch
+        Parameter stays the same object.
     num_rows : int
         The number of rows of the whole table.
-    group : None, str, Group or an engine's own object
+    group : None, str, Group or an engine's group object
         See `get_group`. If several engines connect processes, None stands for the engine of the weights' framework.
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        If True, each rank's contribution to the gradient of a row is divided by the number of times that the row occurs
-        in the rank's lookup.
+        If True, `value_and_grad` divides each slice of the gradient of a batch's table by the number of times that its
+        row occurs in the rank's lookup.
 
     Attributes
     ----------
@@ -69,7 +69,8 @@ class ShardedTable:
     Raises
     ------
     TypeError, ValueError, IndexError
-        This rank's arguments are invalid, or the ranks' arguments differ. In the second case, every rank raises.
+        This rank's arguments are invalid, or the ranks' arguments differ. In the second case, every rank raises the
+        error.
     RankError, RankTimeout
         Another rank failed, or did not call in time.
 
@@ -191,8 +192,8 @@ class ShardedTable:
             ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array of shape ``(stop - start,
             *row_shape)``. The table may use this array without a copy. If the rows depend only on the row numbers, the
             table does not depend on the number of ranks.
-        group : None, str, Group or an engine's own object
-            The same arguments as for `ShardedTable`.
+        group : None, str, Group or an engine's group object
+            The same as for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
             The dtype to which the rows are rounded. The default is the dtype of the rows that `init` returns.
         like : str, Backend or array
@@ -276,7 +277,8 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ reading
     def fetch(self, ids: Array) -> Batch:
-        """Fetch the rows that this rank's ids select from the ranks that own them. Each row is fetched once.
+        """Fetch the rows with this rank's ids from the ranks that own the rows. A row is fetched once, however often
+        its id occurs.
 
         Parameters
         ----------
@@ -296,9 +298,9 @@ class ShardedTable:
 
         Notes
         -----
-        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. The rank
-        also sends the rows that other ranks need. The call runs 3 collectives, or 4 if there are more than 26 ranks.
-        SPEC clause 26.
+        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers (8 f if a shard has more than
+        2^31 rows) and receives f rows. The rank also sends the rows that other ranks need. The call runs 3 collectives,
+        or 4 if there are more than 26 ranks. SPEC clause 26.
         """
         call = "ShardedTable.fetch"
 
@@ -438,7 +440,8 @@ class ShardedTable:
         Parameters
         ----------
         optimizer : Optimizer
-            The optimizer, which must be the same on every rank. The frozen rows are row numbers of the whole table.
+            The optimizer, which must be the same on every rank. The optimizer's frozen rows are row numbers of the
+            whole table.
         grad : IndexedSlices or None
             The result of `reduce`, which you may clip or scale first. If `grad` is None, it must be None on every rank,
             and the table and the state stay unchanged.
@@ -515,7 +518,8 @@ class _LocalOptimizer(NamedTuple):
     def facts(self, taken: int) -> dict[str, str]:
         """Return the settings of the optimizer that must be the same on every rank.
 
-        For a schedule, ranks compare the value after `taken` steps, because its repr may contain a memory address.
+        For a schedule, ranks compare the value after `taken` steps, because the repr of a schedule may contain a memory
+        address.
         """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}

@@ -1,9 +1,10 @@
 """Save a ShardedTable as one file per rank, and load it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all of them.
-The header is written last, and one rename puts it in place. Until then, the folder still contains the old checkpoint.
-The files of the ranks contain blocks of rows, and a digest of each block. So a rank reads and checks only the blocks
-that contain its rows. `load_sharded` does not trust the header, and checks each entry before it opens the file.
+A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all files of
+a checkpoint. The header is written last, and one rename puts it in place. Until then, a folder with an old checkpoint
+still contains this checkpoint. The files of the ranks contain blocks of rows, and a digest of each block. So a rank
+reads and checks only the blocks that contain its rows. `load_sharded` does not trust the header, and checks each entry
+before it opens a rank's file.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def save_sharded(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a sharded table, and its optimizer's state, to a folder that all ranks can access. The call is collective.
+    """Write a sharded table, and the optimizer's state if it is given, to a folder that all ranks can access. The call
+    is collective.
 
     Parameters
     ----------
@@ -274,7 +276,7 @@ def _named_files(folder: str) -> set[str]:
 def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
     """Remove the files of the old checkpoint, and files of other saves that were killed.
 
-    Recent files stay, because they may belong to a save that is still running.
+    Recent files of other saves stay, because they may belong to a save that is still running.
     """
     for name in before - kept:
         remove(os.path.join(folder, name))
@@ -325,12 +327,13 @@ def _blocks(x: Host) -> list[Host]:
 def load_sharded(
     folder: str | os.PathLike[str], group: Any = None, *, like: Any = "numpy"
 ) -> tuple[ShardedTable, dict[str, Array] | None]:
-    """Read a checkpoint that `save_sharded` wrote. The number of ranks may be different. The call is collective.
+    """Read a checkpoint that `save_sharded` wrote. The number of ranks may differ from that of the save. The call is
+    collective.
 
     Parameters
     ----------
     folder : str or path
-    group : None, str, Group or an engine's own object
+    group : None, str, Group or an engine's group object
         See `get_group`.
     like : str, Backend or array
         The backend of the loaded arrays. If `like` is a tf.Variable, the loaded arrays are tf.Variables.
@@ -351,9 +354,9 @@ def load_sharded(
 
     Notes
     -----
-    If another process replaces the checkpoint during the call, all ranks raise, and you can call again. Each rank opens
-    only the files that contain its rows. From these files, the rank reads only the blocks with its rows, which have
-    about 4 MiB each, and checks the SHA-256 of each block. SPEC clause 26.
+    If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
+    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks with its
+    rows, of about 4 MiB each, and checks the SHA-256 of each of these blocks. SPEC clause 26.
 
     Examples
     --------

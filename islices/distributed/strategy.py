@@ -9,13 +9,14 @@ gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
-If the numbers of rows differ, all ranks wait for the rank with most rows, which sends (R - 1) max n_r rows for gather.
-So the formulas use R max n_r instead of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1 collective,
-and ranges costs 2 n (R - 1) / R bytes in 2 collectives. In addition, each collective costs one latency per other rank.
+If the numbers of rows differ, all ranks wait for the rank with the most rows, which sends (R - 1) max n_r rows for
+gather. So the formulas use R max n_r instead of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
+collective, and ranges costs 2 n (R - 1) / R bytes in 2 collectives. In addition, each collective costs one latency per
+other rank.
 
 `all_reduce` must choose before it knows U, so it assumes that half of the ranks' rows are distinct. If all rows are
-distinct, ranges sends 1 / R more bytes than gather. If all ranks have the same rows, ranges sends 2 / R as many bytes
-as gather. SPEC clause 25.
+distinct, ranges sends 1 / R more bytes than gather. If all ranks have the same rows, ranges sends 2 / R times as many
+bytes as gather. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     row_bytes : float
         The number of bytes in a row and its index, or in an element of a dense array.
     most : float
-        The number of coalesced rows on the rank with most rows, for which the other ranks wait.
+        The number of coalesced rows on the rank that has the most rows. The other ranks wait for this rank.
     union : float
         The number of distinct rows of all ranks together.
     dense : bool
-        True for a dense array, of which every rank has all elements.
+        True for a dense array. Every rank has all elements of this array.
     """
     share = (ranks - 1) / ranks * row_bytes
     return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 4)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:
-    """Return the name of the fastest strategy. If both take the same time, return "gather"."""
+    """Return the name of the faster strategy. If both take the same time, return "gather"."""
     return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

@@ -1,4 +1,4 @@
-"""Gradients of a function with respect to tables and dense arrays, on every framework.
+"""Compute gradients of a function with respect to tables and dense arrays, on every framework except NumPy.
 
 The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
 (`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
@@ -66,41 +66,41 @@ def value_and_grad(
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
-        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
-        gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
+        Marks the plain arrays that get `IndexedSlices`; fn must use them only to read rows (JAX, torch and TensorFlow).
+        A callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
         ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
         subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
-        rows, if the array has more rows than fn reads. "always" marks each array that fn reads only by rows, however
-        many rows it reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and
-        dynamic slices of whole rows. fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap,
-        remat, cond and scan. In torch, rows are read by embedding, embedding_bag (sum and mean), index_select and
+        rows, if the array has more rows than fn reads. "always" marks these arrays however many rows fn reads. In JAX,
+        rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows.
+        fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap, remat, cond and scan. In torch,
+        rows are read by embedding and embedding_bag (without scale_grad_by_freq, and not with max), index_select and
         ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
         framework's gradients. By default, no array gets `IndexedSlices`.
     per_sample : bool
-        True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
-        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape
-        (B, *shape). The framework's vmap over the samples of the other array arguments computes the dense gradients
-        (MXNet has no vmap). fn must then read the batch from those arguments only.
+        True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients of
+        tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape (B,
+        *shape). For dense gradients, the framework's vmap runs over the samples in the arguments that are not
+        differentiated (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
-        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the other arguments. For
-        time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis, and bags along the
-        axes before the last. islices never guesses the axis from lengths.
+        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the arguments that are not
+        differentiated. For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis;
+        in ids of bags, the last axis does not count. islices never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
-        the batch, and once on each of the two samples. A checked call takes about as long as three calls, and draws
-        more random numbers than one. The check finds gradients that reach the rows of other samples, and losses that
-        change when fn gets the sample without the others. With sparse=, the check only compares losses, and fn runs
-        once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not
-        checked. Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are
-        ragged.
+        the batch, and once on each of the two samples. A checked call takes about as long as three unchecked calls, and
+        draws more random numbers than an unchecked call. The check finds gradients that reach the rows of other
+        samples, and losses that change when fn gets the sample without the others. With sparse=, the check only
+        compares losses, and fn runs once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or
+        recorded for a gradient are not checked. Losses are not compared if the batch does not come from the arguments,
+        or if ids have offsets or are ragged.
 
     Returns
     -------
     callable
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
         vector of losses. grads has the structure of the differentiated arguments. A table's gradient is not coalesced:
-        it has one slice for each looked-up row, in order, except for the padding row. A table that is not looked up has
-        an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
+        it has one slice for each looked-up row, in order, except for padding and absent ids. A table that is not looked
+        up has an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def value_and_grad(
         fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
         are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
         Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
-        differentiated argument is a Table, a marked array does not contain floats, or fn does not read a marked array
-        by rows. The message names the primitive and the line.
+        differentiated argument is a Table, a marked array does not contain floats, or fn uses a marked array other than
+        to read rows. In JAX and torch, the message then names the operation and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
         the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
@@ -220,7 +220,7 @@ def _differentiate(
     if samples is None:
         sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
         return call.result(loss, aux, call.mirrored(dense, sparse, keep=False))
-    count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # JAX has dropped the axis of one loss
+    count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # JAX drops the axis of a vector with one loss
     batch = _Batch(call, samples.axis)
     found = _table_samples(B, tables, lookups, samples.axis, count, call.names)
     at_offsets = any(one.static.at_offsets for uses in lookups for one in uses if isinstance(one, LookedUp))
@@ -299,7 +299,7 @@ def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
     return with_samples(s, numbers, count, absent=True)
 
 
-#: The reason, for an error message, why a scalar is not a vector of losses.
+#: The description of a vector of losses in error messages.
 VECTOR = (
     "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and "
     "dense arrays all of it)"
@@ -505,7 +505,8 @@ def _table_samples(
     count: int,
     names: Sequence[str],
 ) -> list[PerSample]:
-    """Return each table's gradient per sample. Raise ValueError unless each has `count` samples, one per loss."""
+    """Return each table's gradient per sample. Raise ValueError unless all of them have `count` samples, one per
+    loss."""
     found = zip(tables, lookups, names, strict=True)
     made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
     known = [x for x in made if x is not None]
@@ -541,7 +542,8 @@ class _Batch:
         return int(sizes.pop())
 
     def data(self, B: Backend, like: Array) -> list[Array]:
-        """Return the arrays with their samples along the first axis, as arrays of B on the device of `like`."""
+        """Return the arrays with their samples along the first axis. Convert arrays of other frameworks to arrays of B
+        on the device of `like`."""
         found = []
         for x, axis in zip(self.arrays, self.axes, strict=True):
             owner = get_backend(x)
@@ -580,7 +582,8 @@ def _refuse_influence(b: int, subject: str) -> NoReturn:
 
 
 def _largest_two(B: Backend, losses: Array) -> list[int]:
-    """Return the two samples whose losses have the largest absolute values. NaN and infinite losses come last."""
+    """Return the numbers of the two samples whose losses have the largest absolute values. NaN and infinite losses come
+    last."""
     size = np.abs(_host(B, losses))
     return [int(b) for b in np.argsort(-np.where(np.isfinite(size), size, -1.0), kind="stable")[:2]]
 
@@ -612,7 +615,8 @@ def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
 
 
 def _is_close(B: Backend, losses: Array, others: Array) -> bool:
-    """Return True if losses are as close as SPEC clause 14 requires. Entries that are not finite must be equal."""
+    """Return True if losses are as close as SPEC clause 14 requires. A NaN or infinite entry must be the same in both
+    arrays."""
     x, y = _host(B, losses), _host(B, others)
     finite = np.isfinite(x) & np.isfinite(y)
     if not np.array_equal(x[~finite], y[~finite], equal_nan=True):

@@ -1,8 +1,8 @@
-"""The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
+"""Reduce bags of rows to one row each (sum, mean, sqrtn or max), and compute the gradient of the reduction.
 
 The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
-value and the gradient have the same bits on every framework. The host computes both unless an enclosing gradient is
-being recorded. SPEC clause 19.
+value and the gradient have the same bits on every framework. The host computes both for arrays in CPU memory, unless
+the code is traced, a second derivative is recorded, or the mode of `execution` is "framework". SPEC clause 19.
 
 Members that do not count (padding, masked, absent, out of range under a trace) keep their slots. The values of these
 slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the gradient has one
@@ -26,7 +26,8 @@ from islices.norms.exact import row_sums
 #: the reduction of the rows of a bag to one row
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
-#: combiners whose result is linear in the rows: they accept weights, and their gradient needs only upstream
+#: combiners whose result is linear in the rows: they accept weights, and the gradient of the rows does not depend on
+#: the rows
 LINEAR = ("sum", "mean", "sqrtn")
 
 
@@ -83,8 +84,8 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMemb
 def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
     """Read a table's rows at ids (n,), and return one row per bag. The result has the bits of `reduce_bags`.
 
-    Compiled kernels add the rows without copying them first. The combiner must be in `LINEAR`, without weights. Traced
-    ids that are out of range do not count.
+    Where compiled kernels run, they add the rows without copying them first. The combiner must be in `LINEAR`, without
+    weights. Traced ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
     # a mean must be rounded once, but a 16-bit sum would be rounded before the division too
@@ -145,7 +146,7 @@ def _sums_of_rows(B: Backend) -> Callable[..., Array]:
 def divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
     """Return the gradient with respect to one member of each bag, an array of shape ``(bags, *row_shape)``.
 
-    Bags with weights and the combiner "max" are not supported.
+    Weights are not supported, nor is the combiner "max".
     """
     return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
@@ -214,7 +215,8 @@ def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
 
 
 def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
-    """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before x.
+    """Return (x, segments). If the number of bags is unknown in a trace, put one row of `neutral` per bag before the
+    rows of x.
 
     In that case, the segments do not ascend.
     """

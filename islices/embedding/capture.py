@@ -1,4 +1,4 @@
-"""Gradients of the embedding layers of an unchanged model.
+"""Capture gradients of the embedding layers of an unchanged model.
 
 The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices. SPEC
 clauses 12, 14 and 19.
@@ -53,10 +53,10 @@ def capture(model: Any) -> Capture:
 
     Notes
     -----
-    The framework still computes its gradient of the weights, which is dense for sparse=False. Freeze the layer
-    (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured gradient
-    covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came from
-    another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
+    The framework still computes its gradient of the weights, which is dense for torch layers with sparse=False. Freeze
+    the layer (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured
+    gradient covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came
+    from another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
     EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights per
     sample.
 
@@ -143,9 +143,9 @@ class Capture:
         return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups>"
 
     def clear(self) -> None:
-        """Forget the captured lookups and gradients, as zero_grad does between steps.
+        """Forget the captured lookups and gradients. Call `clear` between steps, like zero_grad.
 
-        A forward pass whose backward pass has not run yet is kept, because loops such as Lightning's zero the
+        On torch, a forward pass whose backward pass has not run yet is kept, because loops such as Lightning's zero the
         gradients between the two passes.
         """
         self._seen = self._seen or bool(self._uses)
@@ -180,8 +180,8 @@ class Capture:
 
         The loss must be the sum, not the mean, over the samples of one batch; call `clear` between batches. The loss of
         a sample must not depend on other samples, which rules out batch norm. A capture does not see the losses, so it
-        cannot check this; `value_and_grad` with per_sample=True can check it. Ids that the batch shares, such as
-        positions or negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
+        cannot check that samples are independent; `value_and_grad` with per_sample=True can. Ids that the batch shares,
+        such as positions or negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
 
         Parameters
         ----------

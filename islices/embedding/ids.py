@@ -1,4 +1,4 @@
-"""Checks of a lookup's ids and masks: their dtypes and shapes, and the row numbers in ids.
+"""Check a lookup's ids and masks: their dtypes and shapes, and the row numbers in ids.
 
 SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.core.conversion`.
 """

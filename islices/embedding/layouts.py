@@ -1,6 +1,6 @@
-"""Bags of ids, which lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
+"""Find the bags of ids, which lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
 
-SPEC clause 19. A layout assigns each id to a bag; `islices.embedding.bags` reduces the bags.
+SPEC clause 19. A layout assigns ids to bags; `islices.embedding.bags` reduces the bags.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Ragged(NamedTuple):
 
     values: Array  # (n, ...): the ids of all rows, one after the other
     layout: BagLayout  # the innermost rows as bags
-    samples: Array  # the outermost row of each value: int32, shape (n,)
+    samples: Array  # the number of the outermost row of each value: int32, shape (n,)
     batch: Array  # an array with one entry per outermost row
     parts: RaggedParts | None  # None for a pair
     lengths: Array | None  # the lengths of a pair, else None
@@ -184,7 +184,8 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
 
 
 def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
-    """Return True if two ragged arrays are of one kind and have the same row lengths; traced lengths count as equal."""
+    """Return True if two ragged arrays are of one kind and have the same row lengths; traced lengths of one shape count
+    as equal."""
     if one.kind != other.kind or len(one.structure) != len(other.structure):
         return False
     for a, b in zip(one.structure, other.structure, strict=True):

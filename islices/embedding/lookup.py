@@ -36,13 +36,13 @@ class LookupOptions(NamedTuple):
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
-    #: True if the ids of all samples are in one flat array; then the first extra arrays are the sample of each id, and
-    #: an array with one entry per sample
+    #: True if the ids of all samples are in one flat array; then two extra arrays are the sample of each id, and an
+    #: array with one entry per sample (the first two, or the next two after those of `combiner`)
     at_offsets: bool = False
     #: True if ids may be absent; then the last extra array is 0 for each absent id
     absent: bool = False
-    #: the reduction of bags, if the lookup has bags; then the first extra arrays are the bag of each id, and an array
-    #: with one entry per bag
+    #: the reduction of bags, if the lookup reads bags without their rows; then the first two extra arrays are the bag
+    #: of each id, and an array with one entry per bag
     combiner: str | None = None
 
 
@@ -95,8 +95,8 @@ def lookup(
     -------
     array of the table's framework and dtype
         Rows have shape (*ids.shape, *row_shape); bags have shape (*ids.shape[:-1], *row_shape) or (bags, *row_shape).
-        Without a combiner, the rows of ragged ids are ragged in the same form. For a pair of arrays the result is a
-        pair (rows, lengths). For bags of ids with several ragged dimensions, the result is a tf.RaggedTensor.
+        Without a combiner, the rows of ragged ids are ragged in the same form, and the rows of a pair are a pair (rows,
+        lengths). For bags of ids with several ragged dimensions, the result is a tf.RaggedTensor.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
 def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
     """Return the table's rows at the ids, or bags of these rows. For an absent id, the row is arbitrary.
 
-    `bags`, if not None, is (a function that reads bags, the combiner, the segments and the bags of a `BagLayout`).
+    `bags`, if not None, is (a function that reads bags, the combiner, (the segments, the bags) of a `BagLayout`).
     """
     B, source, ids, options, _, extras, present = request
     weights = source.weights
@@ -246,11 +246,11 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
     B, source, ids, options, mask, _, present = request
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
-    # bags can be read without their rows
+    # True if bags can be read without copying their rows
     reads_bags = weights is None and combiner in LINEAR
-    if source.recorder is None:  # no gradient may be recorded
+    if source.recorder is None:  # then only if no gradient is being recorded
         reads_bags = reads_bags and not B.records_gradient(source.weights)
-    else:  # a masked member gets zeros, and not the bag's gradient
+    else:  # no masks: a masked member gets zeros, and not its bag's gradient
         reads_bags = reads_bags and mask is None and hasattr(source.recorder, "bags")
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
@@ -281,7 +281,8 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0; None if all ids count.
+    """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0. Return None if all ids
+    count.
 
     Traced ids that are out of range do not count, unless `in_range` is True.
     """

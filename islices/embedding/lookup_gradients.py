@@ -1,4 +1,4 @@
-"""The gradient of a table from the gradient of its looked-up rows, with padding, masks and frequencies.
+"""Compute the gradient of a table from the gradient of its looked-up rows, with padding, masks and frequencies.
 
 SPEC clause 12.
 """
@@ -144,9 +144,9 @@ class Upstream(NamedTuple):
     slices: IndexedSlices
     ids: Array
     padding: int | None
-    #: (the sample of each id, an array with one entry per sample) where ids are ragged
+    #: (the sample of each id, an array with one entry per sample) if ids are ragged, else None
     samples: tuple[Array, Array] | None
-    absent: bool  # some ids may be absent
+    absent: bool  # True if ids may be absent
 
 
 def accept_upstream(upstream: Any, ids: Any, num_rows: Any, padding_idx: Any, mask: Any, invalid: Any) -> Upstream:
@@ -316,7 +316,7 @@ def scale_by_frequency(x: T) -> T:
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
         A gradient that is not coalesced, such as the result of `embedding_grad`. In a coalesced gradient, each row
-        occurs once.
+        occurs once, so values stay unchanged.
 
     Returns
     -------

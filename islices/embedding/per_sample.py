@@ -1,4 +1,4 @@
-"""Gradients per sample, from one backward pass.
+"""Compute gradients per sample from one backward pass.
 
 If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked the row up. So one
 backward pass computes the gradients of all samples. SPEC clause 14.
@@ -95,22 +95,22 @@ class PerSample:
 
     @property
     def values(self) -> Array:
-        """The rows of all slices, shape ``(n, *row_shape)``."""
+        """Return the rows of all slices, shape ``(n, *row_shape)``."""
         return self._part(0)
 
     @property
     def indices(self) -> Array:
-        """The row number of each slice, shape (n,)."""
+        """Return the row number of each slice, shape (n,)."""
         return self._part(1)
 
     @property
     def samples(self) -> Array:
-        """The sample of each slice, an array of shape (n,)."""
+        """Return the sample of each slice, an array of shape (n,)."""
         return self._part(2)
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """The factors of each product with a tied table."""
+        """Return the factors of each product with a tied table."""
         return self._part(3)  # type: ignore[no-any-return]
 
     def __setattr__(self, name: str, *value: object) -> NoReturn:
@@ -136,7 +136,7 @@ class PerSample:
         values, indices, samples, products = (
             [parts.held(self, k) for k in range(4)] if isinstance(parts, Deferred) else parts
         )
-        if not (B.is_array(values) and B.is_array(indices)):  # a pytree of something else
+        if not (B.is_array(values) and B.is_array(indices)):  # JAX has put something other than arrays into the pytree
             return f"PerSample({values!r}, {indices!r}, {samples!r}, {self.dense_shape})"
         tied = f"products={len(products)}, " if products else ""
         return (
@@ -146,7 +146,7 @@ class PerSample:
 
     @property
     def dtype(self) -> Any:
-        """The framework's dtype of the values."""
+        """Return the framework's dtype of the values."""
         return self.values.dtype
 
     def norms(self) -> Array:
@@ -288,12 +288,13 @@ def per_sample(
     invalid : {"raise", "drop"}
         With "drop", negative ids count as absent and get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        For a tied table (num_rows, width), which is also an output layer. The pair consists of the gradient with
-        respect to ``x @ table.T``, and of x. These factors store the output layer's part of each sample's gradient.
-        Norms and clipping include this part.
+        The factors of a tied table (num_rows, width), which is also an output layer ``x @ table.T``: the gradient of
+        the layer's output, and x. These factors store the output layer's part of each sample's gradient. Norms and
+        clipping include this part.
     sample_axis : int
         The axis of the samples in ids, upstream, mask and product. For time-major ids (L, B), pass 1. An array with
-        fewer axes has its samples along its last axis. islices never guesses the axis from lengths.
+        fewer axes has its samples along its last axis; in the arrays of product, the last axis does not count. islices
+        never guesses the axis from lengths.
 
     Returns
     -------
@@ -604,7 +605,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return `value` as a function of the arrays whose derivative raises NotImplementedError.
+    """Return `value` as a function of the arrays; the derivative of this function raises NotImplementedError.
 
     If the value were a constant, derivatives through the value would silently be wrong.
     """
@@ -624,9 +625,9 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
     """Return the matrices whose norms make up the norms of one table's gradients per sample.
 
-    Without products, this is one matrix of the distinct rows, grouped by sample. For a tied table, the host also
-    measures all other rows; elsewhere there is one matrix with a norm per sample. `values` and `factors` are those of
-    x, or constants with the same numbers.
+    Without products, this is one matrix of the distinct rows, grouped by sample. For a tied table on the host, a second
+    matrix contains one norm per sample of all other rows. Elsewhere, the only matrix contains one norm per sample.
+    `values` and `factors` are those of x, or constants with the same numbers.
     """
     batch, rows, *_ = x.dense_shape
     B, arrays = x.backend, (values, x.indices, x.samples, *factors)

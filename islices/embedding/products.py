@@ -6,7 +6,7 @@ allocated per sample: blocks of rows are computed in float64, and their squares 
 
 The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
 cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with only half of the bits correct. The factors' Gram
-matrices would give |D|^2 with the same loss.) Rows of D that slices also contain are computed one by one and added to
+matrices would give |D|^2 with the same loss.) Rows of D that slices also contain are computed separately and added to
 the slices' sums. If T is less than the width, the triangular factor (T, T) of the QR decomposition of x replaces x,
 which does not change the norm. SPEC clause 14.
 """
@@ -156,7 +156,7 @@ def _number(B: Backend, value: int, like: Array) -> Array:
 
 
 def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
-    """Return rows of each sample's dense part, from start to start + size, as a float64 array of shape (b, size,
+    """Return the rows start to start + size - 1 of each sample's dense part, as a float64 array of shape (b, size,
     width)."""
     total = None
     for g, x in zip(products[::2], products[1::2], strict=True):

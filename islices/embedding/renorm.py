@@ -1,4 +1,4 @@
-"""Limit the norms of a table's rows, as the argument max_norm of torch's and TensorFlow's lookups does.
+"""Limit the norms of a table's rows, as the argument max_norm of torch's lookups does.
 
 SPEC clause 12.
 """
@@ -48,7 +48,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
 
     Notes
     -----
-    The factor is exactly max_norm / norm, as in SPEC clause 10; torch adds 1e-7 to the norm. SPEC clause 12.
+    The factor is max_norm / norm, as in SPEC clause 10; torch's lookups add 1e-7 to the norm. SPEC clause 12.
 
     Examples
     --------

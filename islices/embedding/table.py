@@ -1,7 +1,7 @@
-"""The class Table, a parameter with a row-sparse gradient.
+"""Define Table, a parameter with a row-sparse gradient.
 
-While a gradient is computed, only `islices.embedding.lookup.lookup` reads a table, so the gradient stays sparse. In
-JAX, `Table.weights` also reads a table, and makes the gradient dense. SPEC clause 12.
+In a function that `value_and_grad` differentiates, only `islices.embedding.lookup.lookup` reads a table, so the
+gradient stays sparse. In JAX, `Table.weights` also reads a table there, and makes the gradient dense. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array.
+        """Return the whole table as an array.
 
-        While a gradient is computed, only JAX allows a program to read this attribute, and the gradient becomes dense.
-        With other frameworks, reading the attribute then raises TypeError.
+        In a function that `value_and_grad` differentiates, only JAX allows reading this attribute, which makes the
+        gradient dense. With other frameworks, reading the attribute there raises TypeError.
         """
         recorder = self._source.recorder
         if recorder is not None:
@@ -107,12 +107,12 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the weights, (rows, *row_shape)."""
+        """Return the shape of the weights, (rows, *row_shape)."""
         return self.backend.shape(self._source.weights)  # type: ignore[return-value]
 
     @property
     def dtype(self) -> Any:
-        """The framework's dtype of the weights."""
+        """Return the framework's dtype of the weights."""
         return self._source.weights.dtype
 
     def replace(self, weights: Array) -> Table:
@@ -144,7 +144,7 @@ class Table:
         options = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         options += ", scale_by_freq=True" if self.scale_by_freq else ""
         weights = self._source.weights
-        if not self.backend.is_array(weights):  # a pytree of something else
+        if not self.backend.is_array(weights):  # JAX has put something other than an array into the pytree
             return f"Table({weights!r}{options})"
         return f"Table({self.shape}, {self.backend.dtype(weights)}, {self.backend.name}{options})"
 

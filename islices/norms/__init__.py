@@ -1,7 +1,7 @@
 """Exact norms of gradients, derivatives of the norms, and clipping by norms. SPEC clauses 7 to 11.
 
-Two clipping functions that come from optax are public here. All other norms and clipping functions are public in
-`islices` itself.
+Two clipping functions that come from optax, and the type `Semantics`, are public here. All other norms and clipping
+functions are public in `islices` itself.
 """
 
 from islices.norms.clip_formulas import Semantics

@@ -1,4 +1,4 @@
-"""Functions that clip gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
+"""Clip gradients: by value, by the norm of a gradient, and by norms along axes or of rows.
 
 SPEC clauses 9 to 11. For clipping by the norm of a whole tree, see `islices.norms.global_norms`.
 """
@@ -51,7 +51,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
         dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
         "islices" sums duplicates first, so a clipped sparse gradient is coalesced. With the other names, stored values
-        are clipped without summing duplicates, as those frameworks do.
+        are clipped without summing duplicates, as those libraries do.
 
     Returns
     -------
@@ -174,10 +174,10 @@ def clip_by_norm(
 
     Notes
     -----
-    With semantics "islices", stored values are multiplied by the factor max_norm / norm. The factor is computed in
-    float64 and rounded once to the values' dtype (float32 for 16-bit values). The result is differentiable wherever the
-    framework differentiates, and the derivative includes that of the norm. Values that do not change have the
-    derivative 1. SPEC clause 10.
+    With semantics "islices", stored values are multiplied by the factor max_norm / norm if norm exceeds max_norm. The
+    factor is computed in float64 and rounded once to the values' dtype (float32 for 16-bit values). The result is
+    differentiable wherever the framework differentiates, and the derivative includes that of the norm. Values that do
+    not change have the derivative 1. SPEC clause 10.
 
     Examples
     --------

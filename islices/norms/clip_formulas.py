@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from islices.backend import Array, Backend
 from islices.core.arguments import show
 
-#: The name of a formula for clipping or for an optimizer: "islices" or a framework. No function accepts all names.
+#: The name of a formula for clipping or for an optimizer: "islices" or another library. No function accepts all names.
 Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]
 
@@ -21,9 +21,10 @@ Steps = list[tuple[str, Any]]
 class ClipFormula(NamedTuple):
     """A clipping formula. The field `steps` is a function of (E, norm, max_norm) that returns `Steps`.
 
-    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. Every formula multiplies by
-    max_norm / (norm + slack) or by 1. Where this quotient is exactly 1, the derivative is the quotient's derivative.
-    The formula of islices (`wide`) is an exception: where norm equals max_norm, its factor is the constant 1.
+    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. Apart from rounding, and from
+    norms below 1e-6 in optax's adaptive formula, every formula multiplies by max_norm / (norm + slack) or by 1. Where
+    this quotient is exactly 1, the derivative is the quotient's derivative. The formula of islices (`wide`) is an
+    exception: where norm equals max_norm, its factor is the constant 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]

@@ -112,7 +112,7 @@ def attach_refusal(backend: Backend, norms: Array, values: Array, reason: str) -
     """Return known norms whose gradient with respect to `values` is not supported.
 
     Raise ValueError if a gradient is being recorded. Only the computation of the gradient shows whether traced code is
-    differentiated, so there the error comes later.
+    differentiated, so in traced code the error comes later.
     """
 
     def refuse(*_: object) -> NoReturn:

@@ -1,16 +1,18 @@
-"""Norms that do not depend on the order of summation.
+"""Compute norms that do not depend on the order of summation.
 
-Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares differ
-between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest. The
-multiples of one unit can be added in any order without rounding. Two cuts (more for very many terms) and the sum of
-the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it lies close to the
-midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the midpoint: it reads a
-few bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
+Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares can
+differ between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest.
+The multiples of one unit can be added in any order without rounding. With two cuts (more for very many terms), the sums
+of the multiples and of the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it
+lies close to the midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the
+midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
+left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
-of a float32 is exact in float64; a float64 is first cut into two halves whose products are exact. `_finish` cuts the
-halves as in T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
+of a float32 is exact in float64; a float64 is first cut into two halves, and only the square of the lower half may be
+rounded. `_finish` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
+precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
 """
@@ -42,7 +44,7 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Groups of a leaf's rows, given by the group of each row, in ascending order, and the number of groups."""
+    """Groups of a leaf's rows: the group number of each row, in ascending order, and the number of groups."""
 
     segments: Array  # (k,), a NumPy array unless traced; in traced code, a segment equal to `number` means no group
     number: int
@@ -264,7 +266,7 @@ def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bo
     upper = (x + half) - half
     lower = x - upper
     cross = upper * lower
-    return [upper * upper, cross + cross, lower * lower]  # JAX narrows a number times an array, as in `_times`
+    return [upper * upper, cross + cross, lower * lower]  # not 2 * cross, because JAX may narrow it: see `_times`
 
 
 def _power_of_two(E: Backend, x: Array) -> Array:
@@ -277,7 +279,7 @@ def _power_of_two(E: Backend, x: Array) -> Array:
 def _times(E: Backend, x: Array, c: Any) -> Array:
     """Return x * c; under a trace, the adapter computes the product.
 
-    Under a trace, JAX may narrow a Python number in float64 arithmetic. TensorFlow's graph optimizer moves constant
+    Under a trace, JAX may narrow a Python number in float64 arithmetic. TensorFlow's graph optimizer may move constant
     factors to places where they overflow.
     """
     return x * c if E is modes.HOST else E.round_product(x, c)

@@ -1,8 +1,8 @@
-"""The norm of all gradients of a tree, and clipping by this norm, in one process or over a group of ranks.
+"""Compute the norm of all gradients of a tree, and clip by this norm, in one process or over a group of ranks.
 
 `islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. For a group,
-`islices.distributed.norms` does both; this module imports it at the first call with a group. SPEC clauses 8, 10, 11 and
-25. May import: the core.
+`islices.distributed.norms` does this for all ranks; it is imported at the first call with ``group=`` or
+``replicated=``. SPEC clauses 8, 10, 11 and 25. May import: the core.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     ord : float
         The order of the norm: 1, 2 or inf. All ranks of a group must pass the same order.
     group : str, Group or an engine's group object, optional
-        The ranks among which the parts of one gradient are divided (see `islices.distributed.get_group`). Each rank has
-        a tree, and the trees' structures may differ. In traced code, the name of a mapped axis is also a group. None
-        means that this tree is the whole gradient.
+        The ranks over which the leaves of one gradient are distributed (see `islices.distributed.get_group`). Each rank
+        has a tree, and the trees' structures may differ. In traced JAX code, the name of a mapped axis is also a group.
+        None means that this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
         True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf
         counts once.
@@ -37,16 +37,17 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Returns
     -------
     0-d array of the same framework
-        The dtype is that of the widest leaf on any rank, at least float32. Without leaves, the result is a NumPy array.
-        With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8 and 25.
+        The dtype is that of the widest leaf on any rank, at least float32. If the tree has no leaves, the result is a
+        NumPy array. With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8
+        and 25.
 
     Raises
     ------
     TypeError
         A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks.
     ValueError
-        ord is not 1, 2 or inf, or differs between ranks. replicated does not fit the tree's structure, or replicated
-        leaves differ between ranks. Every rank raises the error.
+        ord is not 1, 2 or inf, or replicated does not fit the tree's structure. Or ord or replicated leaves differ
+        between ranks; then every rank raises the error.
     RankError, RankTimeout
         The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 
@@ -86,8 +87,8 @@ def clip_by_global_norm(
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
         FloatingPointError, and "zero" makes all values zero. With "propagate" and semantics "torch", "mxnet" or
-        "optax", an infinite norm makes finite values zero. Even after "zero", an optimizer's step still changes rows,
-        because of momentum and Adam's moments. To skip a step, pass ``apply=isfinite(norm)`` to `Optimizer.step`.
+        "optax", an infinite norm makes finite values zero. Even after "zero", an optimizer's step can change rows,
+        because of momentum or Adam's moments. To skip a step, pass ``apply=isfinite(norm)`` to `Optimizer.step`.
     group, replicated
         The same as for `global_norm`: the norm is over the leaves of all ranks, and every rank scales its leaves.
 

@@ -78,7 +78,7 @@ def traced_with(leaf: Any, number: Array) -> Any:
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """Return max_norm as a `Limit`. Raise TypeError unless max_norm is a real number or a 0-d array.
+    """Return max_norm as a `Limit`. Raise TypeError unless max_norm is a real number or an array of shape () or (1,).
 
     Raise ValueError for a known number that is not >= 0. `name` is the name of the argument in messages.
     """
@@ -89,7 +89,8 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of `clip_by_value` as a `Limit`; raise TypeError unless it is a real number or a 0-d array."""
+    """Return a bound of `clip_by_value` as a `Limit`; raise TypeError unless it is a real number or an array of shape
+    () or (1,)."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_array_backend(bound)

@@ -124,7 +124,7 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 class Total(NamedTuple):
     """The norm of some leaves before clipping.
 
-    Clipping functions compare `exact` with the limit, gradients flow through `attached`, and the user gets `given`.
+    Clipping functions compute factors from `exact`, gradients flow through `attached`, and the user gets `given`.
     """
 
     E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
@@ -300,7 +300,8 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 
 
 def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
-    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates (see `group`).
+    """Return (values, order, starts) of each leaf on the host, for kernels that sum duplicates (see
+    `islices.kernels.operations.group`).
 
     `order` and `starts` are None if no duplicates are to be summed. Return None if kernels cannot group the indices of
     every leaf.
@@ -435,7 +436,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
 
 
 def top_k_rows(x: T, k: int) -> T:
-    """Return the k rows of a gradient with the largest norms.
+    """Return the k rows with the largest norms of a gradient.
 
     Parameters
     ----------
@@ -456,7 +457,7 @@ def top_k_rows(x: T, k: int) -> T:
 
     Notes
     -----
-    The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
+    The function compares the rows' exact 2-norms in float64; a norm that is NaN counts as infinite. Among rows with
     equal norms, the rows with lower indices stay. SPEC clause 13.
 
     Examples

@@ -1,4 +1,4 @@
-"""Clipping by norms along axes, by norms of rows, or by the root mean square of a gradient.
+"""Clip by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
 A unit is the part of an array that one norm along some axes covers, for example a row, a column, or a filter of a
 convolution. SPEC clauses 10 and 11. For clipping by the norms of whole gradients, see `islices.norms.clip`.
@@ -86,7 +86,7 @@ def clip_by_block_rms(
 
     Notes
     -----
-    Cost and memory are proportional to the number of stored rows. SPEC clause 10.
+    For sparse gradients, time and memory are proportional to the number of stored rows. SPEC clause 10.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Scale every unit of a gradient down to a norm of at most `clipping` times the norm of that unit of `params`.
+    """Scale every unit of a gradient down to a norm of at most `clipping` times the norm of the same unit of `params`.
 
     Parameters
     ----------
@@ -157,18 +157,19 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        params has another structure, framework or shape, or axes do not exist. axes is None, and params have six
-        dimensions or more, of which two are longer than 1. clipping or eps is negative or NaN, or semantics or
-        nonfinite is unknown.
+        params differs from x in structure, framework or shape, or axes do not exist. axes is None, and params have six
+        dimensions or more, at least two of them with a length other than 1. clipping or eps is negative or NaN, or
+        semantics or nonfinite is unknown.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. In traced code, "raise" raises ValueError instead.
 
     Notes
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
-    then proportional to the table's size. Memory on the CPU is not, unless the reduced axes are not adjacent, such as
-    (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of params as constants.
-    SPEC clause 10. Brock et al., "High-performance large-scale image recognition without normalization", 2021.
+    then proportional to the table's size. On the CPU, memory is proportional to that size only if the reduced axes are
+    not adjacent, such as (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of
+    params as constants. SPEC clause 10. Brock et al., "High-performance large-scale image recognition without
+    normalization", 2021.
 
     Examples
     --------
@@ -209,7 +210,7 @@ def adaptive_grad_clip(
 def unit_axes(shape: Shape) -> tuple[int, ...]:
     """Return the axes that optax's norms reduce for parameters of this shape.
 
-    Raise ValueError if the shape has six dimensions or more, of which two or more are longer than 1.
+    Raise ValueError if the shape has six dimensions or more, at least two of them with a length other than 1.
     """
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
@@ -258,12 +259,12 @@ class Units(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int | None, int | None]:
-        """The number of units, and the number of elements per unit."""
+        """Return the number of units, and the number of elements per unit."""
         return _product(self.sizes), _product([self.shape[k] for k in self.axes])
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The array's axes, reordered so that the kept axes come before the reduced axes."""
+        """Return the array's axes, reordered so that the kept axes come before the reduced axes."""
         return (*(k for k in range(len(self.shape)) if k not in self.axes), *self.axes)
 
     def of(self, B: Backend, x: Array) -> Array:
@@ -354,7 +355,7 @@ class Measured(NamedTuple):
     E: Backend
     norms: Array  # a float64 array of E, with one norm for each unit
     dtype: str  # the norms' dtype by clause 8
-    divisor: float = 1.0  # the number that divides the norms
+    divisor: float = 1.0  # the number by which the norms have been divided
     share: Array | None = None  # for each unit, a factor that multiplies the limit (the norm of the parameters)
     keys: tuple[Array, ...] = ()  # if rows of slices are the units: (indices, the position of each slot's norm)
 
