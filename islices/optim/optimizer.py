@@ -1,4 +1,4 @@
-"""Define `Optimizer`. The functions of `islices.optim` return its instances. SPEC clause 16."""
+"""Define `Optimizer`, the class of the objects that the functions of `islices.optim` return. SPEC clause 16."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def rowwise_adagrad(
 
     Notes
     -----
-    In the following formula, mean is the mean over the row, whose sum SPEC clause 19 defines. The defaults above and the
+    In the formula below, "mean" is the mean over the row, with the sum of SPEC clause 19. The defaults above and this
     formula are those of semantics="islices": ``a = a + mean(g g)``, then ``w - lr (g / (sqrt(a) + eps))``.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 

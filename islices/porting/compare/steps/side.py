@@ -1,7 +1,7 @@
 """Define `Side`, one of the two optimizer steps in a comparison: its inputs, its results, and the description of its
 optimizer.
 
-Optimizers compute each element separately, so inputs and results are flat float64 arrays.
+The supported optimizers compute each element separately, so inputs and results are flat float64 arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from islices.core.locks import lazy_property
 from islices.porting.compare.rows import PRECISION, eps_of, rows_at, spread
 from islices.porting.compare.stored import Array, Stored, blocks, contained, read, wide
 
-#: The number of elements in a sample.
+#: The approximate number of elements in a sample.
 FEW = 3000
 
 
