@@ -40,7 +40,7 @@ MOST_STATES = 3
 def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
     """Do several steps together. For each step, return the table and the state, or None if no kernel can do the step.
 
-    The steps must not share memory. A step with the result None has changed nothing.
+    No step may write memory that another step uses. A step with the result None has changed nothing.
     """
     done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
@@ -92,7 +92,7 @@ def _opened(request: Request) -> HostPlan | None:
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # no valid `look`, or one without views, for example because autograd records
+    if gradient is None:  # no valid `look`, or one without views, for example because autograd records the gradient
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))

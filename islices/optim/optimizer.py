@@ -132,7 +132,7 @@ class Optimizer:
 
     # ------------------------------------------------------------------ rows that a step updates by default
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
-        """Warn that a sparse gradient updates all rows by default, once for each name in the argument `table`."""
+        """Warn if a sparse gradient updates all rows by default, but only once for each name `table`."""
         warned = self._warned if warned is None else warned
         if self.rows == "all" and self._requested is None and table not in warned:
             warned.add(table)
@@ -303,7 +303,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[Stepped]:
-    """Do steps that share no memory, and return the table and the state of each step.
+    """Do steps that `check_requests` has checked, and return the table and the state of each step.
 
     A step without a gradient changes nothing.
     """

@@ -194,8 +194,10 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common
-    norm."""
+    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common norm.
+
+    The other side clips all tensors by their common norm.
+    """
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         for t, pair in enumerate(now.pairs):
