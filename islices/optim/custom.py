@@ -90,9 +90,9 @@ def custom(
 
     Notes
     -----
-    Compiled kernels run a rule if its source can be read, and the rule neither calls `row_mean` nor uses literal
-    numbers or constants of its module. A compiled rule also has at most three arrays, all in state or all in row_state.
-    Other rules run as array operations, which are slower. SPEC clause 16.
+    Compiled kernels run a rule if the source of the rule can be read. A compiled rule must not call `row_mean`, or use
+    literal numbers or constants of its module. It has at most three arrays, all in state or all in row_state. Other
+    rules run as array operations, which are slower. SPEC clause 16.
 
     Examples
     --------

@@ -65,8 +65,8 @@ class Formula:
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight, and the added term depends only on the gradient and the
-        state (apart from decay).
+        True if the step ends in one addition to the weight. Apart from decay, the added term depends only on the
+        gradient and the state.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str

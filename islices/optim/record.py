@@ -173,8 +173,8 @@ def terms_of(name: str, record: Record) -> dict[str, float]:
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    Raise ValueError if the conversion is impossible. `source` is None if the user has not given the source's semantics,
-    and `lr` is None if the learning rate is unknown; both matter only if the meanings differ.
+    Raise ValueError if the conversion is impossible. `source` may be None if the user has not given the source's
+    semantics, and `lr` if the learning rate is unknown. Both are needed only if the meanings differ.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

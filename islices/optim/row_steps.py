@@ -1,5 +1,4 @@
-"""Do one step of an optimizer: read rows of the table and of the state, apply the rule to these rows, and write the new
-rows.
+"""Do one step of an optimizer: read rows of the table and the state, apply the rule to them, and write the new rows.
 
 `Request` describes a step. `rows_step` does the step with the backend's primitives. `islices.optim.fused` does the step
 with a kernel if a kernel supports it. If arrays change in place, a step outside traced code allocates no table-sized
@@ -306,8 +305,8 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
 
     `exponent` and `one` have the shape (1, ..., 1). Roots and products are correctly rounded; no framework's pow is.
     The result r starts at 1. For each binary digit of the exponent's fraction, from the last to the first, r becomes
-    sqrt(r), times sqrt(x) if the digit is 1. So each root halves the relative error so far. Then, for each
-    binary digit k of the exponent's whole part that is 1, r is multiplied by x^(2^k).
+    sqrt(r), times sqrt(x) if the digit is 1. So each root halves the relative error so far. Then, for each binary digit
+    k of the exponent's whole part that is 1, r is multiplied by x^(2^k).
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)

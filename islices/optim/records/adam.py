@@ -176,7 +176,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. With rows="all" (MXNet's lazy_update=False), v gets gain2 (g g), not (gain2 g) g."""
+    """Return MXNet's formula. With rows="all", like MXNet's lazy_update=False, v gets gain2 (g g), not (gain2 g) g."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)

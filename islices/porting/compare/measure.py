@@ -2,8 +2,8 @@
 defined in the specification.
 
 This module sums the duplicates of both sides before it compares sparse gradients. The order of slots makes no
-difference. If both sides are sparse, a row that only one side stores is a difference even if the row contains zeros,
-because a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only one side stores is no
+difference. If both sides are sparse, a row that only one side stores is a difference, even a row of zeros. The reason
+is that a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only one side stores is no
 difference.
 """
 

@@ -1,5 +1,7 @@
-"""Pair the tensors of two trees by name, or by position if the trees have no name in common, and find the tensors of a
-third tree that belong to the pairs."""
+"""Pair the tensors of two trees by name, or by position if the trees have no name in common.
+
+The tensors of a third tree can be assigned to the pairs.
+"""
 
 from __future__ import annotations
 

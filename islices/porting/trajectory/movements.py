@@ -1,8 +1,8 @@
 """Judge the tables and states after an optimizer step, element by element.
 
 A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
-allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is the
-sum of (`ROUNDINGS` + k + c) eps R, the rounding of the table, 2 r R, and the distance of the element before the step.
+allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
+(`ROUNDINGS` + k + c) eps R + 2 r R, plus the rounding of the table and the distance of the element before the step.
 Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
 states. c is the result of `corrected_digits` if a state is a running mean of squares, else 0. If the terms of a
 gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the direction of a

@@ -164,10 +164,10 @@ def parity(
 
     Notes
     -----
-    `parity` judges the positions of each step in this order: the batch, the tables and states at the start, outputs,
-    loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops at the
-    first position where rounding does not explain the difference. In later steps, `parity` judges changes of tables
-    between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
+    `parity` first judges the batch, and the tables and states at the start. The next positions are, in this order, the
+    outputs, loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops
+    at the first position where rounding does not explain the difference. In later steps, `parity` judges changes of
+    tables between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
     docs/parity.md).
 
     Examples

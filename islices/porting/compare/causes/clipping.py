@@ -101,8 +101,8 @@ class Clipping:
         """Yield the cases in which one side seems to clip all tensors by their common norm, while the other side does
         not.
 
-        A case is a tuple of five items: the other side, the norms of its tensors, the limit, the relative tolerance of
-        the limit, and the limit as the report shows it.
+        A case is a tuple of five items. The first three are the other side, the norms of its tensors, and the limit.
+        The last two are the relative tolerance of the limit, and the limit that the report shows.
         """
         for side in (1, 0):
             limit = self.norms[1 - side].true

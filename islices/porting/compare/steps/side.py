@@ -24,8 +24,7 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The data of one optimizer step of one table: the table and the optimizer's state before and after the step, the
-    gradient, and a description of the optimizer.
+    """The data of one optimizer step of one table: table and state before and after the step, gradient, and optimizer.
 
     A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
     number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
