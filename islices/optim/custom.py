@@ -91,8 +91,8 @@ def custom(
     Notes
     -----
     Compiled kernels run a rule if the source of the rule can be read. A compiled rule must not call `row_mean`, or use
-    literal numbers or constants of its module. It has at most three arrays, all in state or all in row_state. Other
-    rules run as array operations, which are slower. SPEC clause 16.
+    literal numbers or constants of its module. The rule has at most three arrays, all in state or all in row_state.
+    Other rules run as array operations, which are slower. SPEC clause 16.
 
     Examples
     --------
