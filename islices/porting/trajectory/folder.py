@@ -1,7 +1,8 @@
 """Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
 Tables and states change little from step to step. So the file of a later step may omit tables and states that are
-unchanged. If at most half of the rows of a float table have changed, the file may contain only the changed rows, as slices.
+unchanged. If at most half of the rows of a float table have changed, the file may contain only the changed rows, as
+slices.
 
 May import: `numpy`, the core, this folder.
 """
