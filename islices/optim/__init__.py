@@ -1,4 +1,6 @@
-"""Optimizers of tables with row-sparse gradients. By default, a step updates only the rows that the gradient contains.
+"""Optimizers of tables with row-sparse gradients.
+
+With the default arguments, a step with a sparse gradient updates only the rows that the gradient contains.
 
 >>> from islices import optim
 >>> optim.adam(1e-3)

@@ -55,11 +55,12 @@ def custom(
     Parameters
     ----------
     update : function
-        The rule, which gets its arguments by name: ``g``, the coalesced gradient; ``w``, the weights; the arrays of the
-        state; and numbers. A parameter ``q`` is the square of g. The numbers are ``lr``, the hyperparameters, ``t``
-        (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule returns a tuple: the new
-        w, then the new arrays in the order of state and row_state. update must be a plain function that uses only
-        ``+``, ``-``, the operators of `islices.optim.operators`, and functions that use only these.
+        The rule, which gets its arguments by name. ``g`` is the coalesced gradient, ``q`` the square of g, and ``w``
+        the weights. The other parameters are arrays of the state and numbers. The numbers are ``lr``, the
+        hyperparameters, ``t`` (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule
+        returns a tuple: the new w, then the new arrays in the order of state and row_state. update must be a plain
+        function that uses only ``+``, ``-``, the operators of `islices.optim.operators`, and functions that use only
+        these.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
@@ -83,14 +84,15 @@ def custom(
     Raises
     ------
     TypeError, ValueError, IndexError
-        update is not a plain function, has an unknown parameter, lacks a parameter, uses an operator that is not
-        accepted, or returns wrong results for NumPy arrays of one row. Or another argument is invalid.
+        update is not a plain function, has an unknown parameter, lacks a parameter, or uses an operator that is not
+        accepted. For NumPy arrays of one row, update raises an error or returns wrong results. Another argument is
+        invalid.
 
     Notes
     -----
-    Compiled kernels run a rule if its source can be read, and the rule neither calls `row_mean` nor contains literal
-    numbers. A compiled rule also has at most three arrays, all in state or all in row_state. Other rules run as array
-    operations, which are slower. SPEC clause 16.
+    Compiled kernels run a rule if the source of the rule can be read. A compiled rule must not call `row_mean`, or use
+    literal numbers or constants of its module. The rule has at most three arrays, all in state or all in row_state.
+    Other rules run as array operations, which are slower. SPEC clause 16.
 
     Examples
     --------
@@ -147,9 +149,9 @@ def custom(
 
 
 def _check_code(rule: Any) -> None:
-    """Raise TypeError if a rule uses an expression whose bits may differ between frameworks.
+    """Raise TypeError if a rule uses an expression that may fail or round differently in some frameworks.
 
-    Such expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA
+    These expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA
     fuses the product of ``*`` with a following addition. The functions that the rule calls are checked too.
     """
     for x in dis.get_instructions(rule):

@@ -18,10 +18,12 @@ from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
-#: The rows that a step with a sparse gradient updates. None: "touched", or "all" if the semantics supports only that.
+#: The rows that a step with a sparse gradient updates. None means "touched", or "all" if the semantics supports only
+#: "all".
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")
-#: "sum": the rule gets the sum of duplicates. "raw", only for semantics="keras": the rule gets stored duplicates.
+#: With "sum", the rule gets the sum of duplicates and, as q, the square of this sum. With "raw", which only some
+#: optimizers of semantics="keras" support, q is the sum of the duplicates' squares.
 Duplicates: TypeAlias = Literal["sum", "raw"]
 DUPLICATES = ("sum", "raw")
 

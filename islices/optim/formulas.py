@@ -1,6 +1,6 @@
 """The arithmetic of one optimizer, stored as data: its rule, its state and its numbers.
 
-Arrays and compiled kernels use the same data. SPEC clause 16. May import: the standard library.
+Array operations and compiled kernels use the same data. SPEC clause 16. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from islices.optim.hyperparameters import Limits
     from islices.optim.numbers import Numbers
 
-#: A function like those in `islices.optim.rules`.
+#: A rule, as described in `islices.optim.rules`.
 Rule: TypeAlias = Callable[..., Any]
-#: The numbers that each kind of weight decay before the rule needs; they come after the rule's numbers.
+#: The names of the numbers that each kind of weight decay needs. In `Formula.names`, they follow the rule's numbers.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "coupled": ("weight_decay",),
@@ -27,19 +27,19 @@ DECAYS: Mapping[str, tuple[str, ...]] = {
 
 
 class State(NamedTuple):
-    """One array of an optimizer's state, with the table's shape or with one number per row."""
+    """The description of one array of an optimizer's state: an array of the table's shape, or one number per row."""
 
     name: str
     #: the initial value: a number, or the name of the hyperparameter that gives it
     initial: str | float = 0.0
     per_row: bool = False
-    #: True if the array contains sums or means of squares or of absolute values, which are never negative
+    #: True only if the array contains sums, means or maxima of squares or absolute values, which are never negative
     positive: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """The arithmetic of one optimizer: everything that its step or kernel needs except arrays.
+    """The arithmetic of one optimizer: everything that its step or kernel needs except arrays and hyperparameters.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class Formula:
         The class whose methods and attributes compute the rule's numbers.
     state : tuple of State
     squares : {"", "element", "row"}
-        The value of the rule's parameter q. "" means that the rule has no q, "element" means g * g, and "row" means the
-        mean of g * g over the row.
+        The value of the rule's parameter q. "" means that the rule gets no q, "element" means g * g, and "row" means
+        the mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
         Weight decay before the rule. "" means that there is no weight decay, or that the rule itself applies it.
         "coupled" adds a term to g, "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
@@ -65,8 +65,8 @@ class Formula:
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight, and the added term depends only on the gradient and the
-        state (apart from decay).
+        True if the step ends in one addition to the weight. Apart from decay, the added term depends only on the
+        gradient and the state.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str

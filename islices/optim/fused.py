@@ -1,9 +1,9 @@
-"""Steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
+"""Do steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
 Steps of many tables run together: the rows of all tables are divided among the threads.
 
-Kernels run if they are active and the arrays are in host memory. `islices.optim.row_steps` does all other steps, with
-the same bits.
+Kernels run if they are active, they support the formula, and the arrays are in host memory. `islices.optim.row_steps`
+does all other steps, with the same bits.
 SPEC clause 16.
 """
 
@@ -38,9 +38,9 @@ MOST_STATES = 3
 
 
 def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
-    """Do several steps together. For each step return the table and the state, or None if no kernel supports the step.
+    """Do several steps together. For each step, return the table and the state, or None if no kernel can do the step.
 
-    The steps must not share memory. A step with the result None has changed nothing.
+    No step may write memory that another step uses. A step with the result None has changed nothing.
     """
     done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
@@ -81,7 +81,7 @@ class HostPlan(NamedTuple):
     gradient: Sequence[Host]
     factor: Any  # multiplies the gradient's values; None means 1
     arrays: Mapping[str, Host]
-    results: Mapping[str, Array]  # the framework's arrays that the user gets, with the memory of `arrays`
+    results: Mapping[str, Array]  # the framework's arrays that the user gets; they share the memory of `arrays`
     target: Host  # the weights that the rule changes: the float32 master if there is one, else the table
 
 
@@ -92,7 +92,7 @@ def _opened(request: Request) -> HostPlan | None:
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # the gradient is recorded, or is not the object at which `look` was made
+    if gradient is None:  # no valid `look`, or one without views, for example because autograd records the gradient
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
@@ -116,7 +116,8 @@ def _opened(request: Request) -> HostPlan | None:
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     """Return the tasks of a step's kernels, which may run in any order.
 
-    If the step updates all rows and the formula has one number per row, run the step here, in blocks, and return [].
+    If the step updates all rows and the formula computes or stores one number per row, run the step here, in blocks,
+    and return [].
     """
     request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
     own = []
@@ -124,7 +125,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
         own.append(x.arrays[spec.name])
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
-    if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
+    if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # row by row
         for groups in _blocks(named, target.shape, request.frozen):  # no array of the table's size is allocated
             compiled.run_tasks([compiled.step(formula, values, groups, target, own, request.known, x.factor)])
         return []
@@ -159,14 +160,14 @@ def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -
     for block in row_blocks(shape, frozen):
         if named is None:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
-        else:  # a row that the slices do not contain has an empty run
+        else:  # a row that the slices do not contain has an empty group
             order, ids, starts = named
             yield order, block, starts[np.searchsorted(ids, np.append(block, block[-1] + 1))]
 
 
 @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
 def _expressible(formula: Formula) -> bool:
-    """Return True if a kernel can compute the rule with the same bits and supports the formula's states."""
+    """Return True if kernels support the formula's states, and compute the rule with the bits of array operations."""
     per_row = {spec.per_row for spec in formula.state}
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
@@ -175,7 +176,7 @@ def _expressible(formula: Formula) -> bool:
 def traced_step(request: Request) -> Stepped | None:
     """Do a traced step on the rows of the slices, and return the table and the state.
 
-    Return None if the backend calls no kernel for the step.
+    Return None for a master, for a dense gradient, or if the backend calls no kernel for the step.
     """
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
@@ -201,10 +202,10 @@ def traced_step(request: Request) -> Stepped | None:
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
-    """Return the steps with their gradients clipped by the global norm, and the norm that `islices.global_norm`
-    returns.
+    """Return the steps with their gradients clipped by the global norm, and this norm.
 
-    The function changes no array of the user.
+    If the formula is raw, the norm is that of the gradients before duplicates are summed. The function changes no array
+    of the user.
     """
     leaves, grads = [], []
     for request in requests:

@@ -1,8 +1,8 @@
 """Check hyperparameters, and compute their values at a step. SPEC clause 16.
 
 Most hyperparameters, like the learning rate, are a number, an array of one number, or a function of the number of
-completed steps. A hyperparameter that decides the state's arrays or their initial values must be a number. May import:
-the core below `islices.optim.optimizer`.
+completed steps. Flags are bools. The hyperparameters that a record lists as `fixed`, like initial_accumulator, must be
+numbers. May import: the core below `islices.optim.optimizer`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Limits: TypeAlias = Mapping[str, Accepted]
 
 FINITE = Accepted("a finite number >= 0", lambda x: 0 <= x < math.inf)
 BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
-#: The common limits by name; a hyperparameter that is not listed must be `FINITE`.
+#: The common limits by name. The limit of a hyperparameter that is not listed is `FINITE`.
 LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule:
-    """The base class of the library's schedules: functions of the step count that check their results."""
+    """The base class of the library's schedules, which are callables that get the number of completed steps."""
 
 
 def is_on(x: Any) -> bool:
@@ -107,7 +107,8 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
     """Return a hyperparameter's value after `count` steps.
 
     The value is a Python float if E is the host, else a float or an array of one number. A number is checked against
-    `limits` if they contain the name, else against the common limits. An array of E is not checked.
+    `limits` if they contain the name, else against the common limits. If E is not the host, an array of E is not
+    checked.
     """
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and find_array_backend(value) is None):  # some frameworks' arrays are callable

@@ -59,7 +59,8 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
     """Return a table and its state after one fast check, or None if `Backend.plain_tables` does not support them.
 
-    None also means that a dtype, a shape or a name is unexpected; `_check_state` then decides.
+    None also means that the state is not a dict, contains a master, or has an unexpected dtype, shape or name. Then
+    `_check_state` decides.
     """
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
@@ -137,8 +138,8 @@ def _check_state(
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
     """Return the checked gradient, and B's `Look` at its arrays.
 
-    The gradient is a dense array or slices. Slices that are not traced have no padding, and all their indices are in
-    range.
+    The returned gradient is a dense array or slices. Slices that are not traced have no padding, and all their indices
+    are in range.
     """
     leaf = accept(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
@@ -160,7 +161,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
         if leaf.padded:
             leaf = without_padding(leaf)
             look = B.look((leaf.values, leaf.indices))
-        # check the indices even if they were trusted before: a write must stay inside the table
+        # check even trusted indices, because a write must stay inside the table; `accept` checked native ones
         if known is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
@@ -194,7 +195,7 @@ def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
     The row numbers are ascending and unique. If `frozen` is None or an empty sequence, the result contains None instead
     of row numbers. The length is None unless `frozen` is a mask.
     """
-    empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
+    empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) is float64
     if frozen is None or empty:
         return None, None
     rows = rows_or_mask(frozen, "frozen")

@@ -18,18 +18,19 @@ from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
 #: The largest step count, which is an int32.
 LAST_STEP = 2**31 - 1
-#: The number of step counts for which a formula's numbers are cached.
+#: The largest number of step counts for which a formula's numbers are cached.
 COUNTS = 8
-#: The name of a number -> the hyperparameter of which it is the complement, 1 - x.
+#: The name of a number -> the name of a hyperparameter x; the number is 1 - x.
 GAINS = {"gain1": "beta1", "gain2": "beta2", "gain": "dampening", "gain_rho": "rho"}
 #: The number of bits of a step count.
 BITS = 32
 
 
 class Numbers:
-    """The numbers of one step by name. Each is a float64 array of E with shape (1,), or a Python number.
+    """The numbers of one step by name. Each number is a Python number, or an array of E with shape (1,).
 
-    Classes in the records derive from this class, and compute or round numbers as one semantics requires.
+    The arrays are float64, except where a derived class rounds them to another dtype. Classes in the records derive
+    from this class, and compute or round numbers as one semantics requires.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class Numbers:
         return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
-        """Return a hyperparameter. Derived classes round it as their framework does."""
+        """Return a hyperparameter. Some derived classes round it as their framework does."""
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules
@@ -96,11 +97,11 @@ class Numbers:
 
     @property
     def t(self) -> Array:
-        """Return the number of this step, which starts at 1, as a float64 array."""
+        """Return the number of this step, counted from 1, as a float64 array."""
         t = self.E.astype(self.count, "float64") + self.number(1.0)
         if self.E is modes.HOST:
             return t
-        # a compiler must assume that this number may be NaN, or else it would contract operations on it to FMA
+        # because the number may be NaN, a compiler does not contract operations on the number to FMA
         return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
 
     def number(self, x: float, dtype: str = "float64") -> Array:
@@ -128,14 +129,14 @@ class Numbers:
     def power(self, base: Any) -> Array:
         """Return base^t as the product of base^(2^k) over the binary digits k of t that are 1 (SPEC clause 16).
 
-        Factors are multiplied by halves: each factor of the first half with its counterpart in the second half. The
-        method uses only products, because no framework's pow is correctly rounded.
+        Each factor of the first half is multiplied by its counterpart in the second half, until one factor is left.
+        The method uses only products, because no framework's pow is correctly rounded.
         """
         E = self.E
         if E is modes.HOST:
             return np.array((power_of(base, int(self.count[0]) + 1),))
         scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
-        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # row k: t without its last k binary digits
+        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # column k: t without its last k binary digits
         digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
         product = E.where(E.equal(digits, 1), E.reshape(self._squares(base), (1, BITS)), 1.0)
         half = BITS
@@ -177,11 +178,11 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
-    """Return base^t for t >= 1 with the bits of `Numbers.power`.
+    """Return base^t for t >= 1 with the same bits as `Numbers.power`.
 
     The factors for binary digits far above the highest digit of t are left out, since they are 1.
     """
-    size = 1 << (t.bit_length() - 1).bit_length()  # all binary digits of t lie below this power of two
+    size = 1 << (t.bit_length() - 1).bit_length()  # a power of two above the position of t's highest binary digit
     factors: list[float] = []
     for k, x in enumerate(_repeated_squares(base)[:size]):
         factors.append(x if t >> k & 1 else 1.0)
@@ -213,9 +214,9 @@ class Keras(Numbers):
         return self.single("weight_decay")
 
 
-# ---------------------------------------------------------------------- of a formula, at a step
+# ---------------------------------------------------------------------- a formula's numbers at a step
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
-    """Return the numbers in `Formula.names` at this step as one array of the dtype `wide`.
+    """Return the numbers that `Formula.names` lists, at this step, as one array of the dtype `wide`.
 
     `step` is the number of completed steps, and `count` is its host view, or None if `step` is traced. If the count is
     known, the result is a NumPy array. Recent numbers are cached, because many parameters of a model use the same

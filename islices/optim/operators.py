@@ -135,7 +135,7 @@ def is_elementwise(rule: Any) -> bool:
 
 
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """Return x^exponent for one number x, from the first `count` binary digits of the exponent's fraction."""
+    """Return x^exponent for one number x, using the first `count` binary digits of the exponent's fraction."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):
@@ -157,7 +157,7 @@ def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
 
 @cache
 def number_operators(wide: str) -> Mapping[str, Any]:
-    """Return the operators on single numbers of a dtype, compiled with numba (``pip install "islices[fast]"``).
+    """Return a dict of operators on single numbers of a dtype, compiled with numba (``pip install "islices[fast]"``).
 
     Results have the same bits as on arrays, because numba contracts operations only with its option fastmath. Raise
     ImportError without numba.

@@ -1,4 +1,4 @@
-"""The class that the functions of `islices.optim` return. SPEC clause 16."""
+"""Define `Optimizer`, the class of the objects that the functions of `islices.optim` return. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ S = TypeVar("S")
 class Optimizer:
     """An optimizer of tables with row-sparse gradients. An instance has hyperparameters and a formula, but no state.
 
-    The functions of `islices.optim` return instances. The state is a plain dict of arrays of the table's framework. So
-    each framework's checkpoints can store the state, and `islices.convert` converts the state to another framework.
-    SPEC clause 16.
+    The functions of `islices.optim` return instances. `init` returns the state, a plain dict of arrays of the table's
+    framework. So each framework's checkpoints can store the state, and `islices.convert` converts the state to another
+    framework. SPEC clause 16.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class Optimizer:
     maximize: bool
     _formula: Formula
     _requested: str | None  # the user's argument rows
-    _remake: Callable[..., Optimizer]  # returns the same optimizer with another argument frozen
-    _warned: set[str]  # the tables about which `_warn_of_all` has warned
+    _remake: Callable[..., Optimizer]  # makes the same optimizer with another value of `frozen`
+    _warned: set[str]  # the names of tables about which `_warn_of_all` has warned
     _frozen: tuple[Host | None, int | None]
 
     def __init__(
@@ -127,12 +127,12 @@ class Optimizer:
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
-        # formulas do not pickle, but the arguments do, with a copy of the frozen rows from the time of the call
+        # a formula cannot be pickled, so pickle the arguments, with the frozen rows that the constructor has stored
         return partial(self._remake, frozen=frozen_argument(*self._frozen)), ()
 
     # ------------------------------------------------------------------ rows that a step updates by default
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
-        """Warn once per table if a sparse gradient updates all rows by default."""
+        """Warn if a sparse gradient updates all rows by default, but only once for each name `table`."""
         warned = self._warned if warned is None else warned
         if self.rows == "all" and self._requested is None and table not in warned:
             warned.add(table)
@@ -143,14 +143,14 @@ class Optimizer:
 
     @property
     def _only_sums_squares(self) -> bool:
-        """Return True if a zero gradient does not change a row's state: there is no state, or only an accumulator."""
+        """Return True if the state is empty or is only an accumulator, which a zero gradient does not change."""
         return all(spec.name == "accumulator" for spec in self._formula.state)
 
     def _check_dense(self, source: str) -> None:
         """Raise ValueError for a dense gradient if the user passed rows="touched" and the step would change all rows.
 
-        A step does not change rows with a zero gradient if the formula only sums squares and weights do not decay. The
-        argument `source` is a text that says how users get a sparse gradient.
+        A step does not change rows with a zero gradient if the state is at most an accumulator and weights do not
+        decay. The argument `source` is a text that says how users get a sparse gradient.
         """
         stays = self._only_sums_squares and not is_on(self.hyper.get("weight_decay", 0))
         if self._requested == "touched" and not stays:
@@ -182,7 +182,8 @@ class Optimizer:
         Raises
         ------
         TypeError, ValueError
-            table is not a table of floats, or master is True for a table that is not 16-bit. SPEC clause 16.
+            table is not a table of floats, master is not a bool, or master is True for a table that is not 16-bit. SPEC
+            clause 16.
         """
         master = check_flag(master, "master")
         if opened(table) is None:
@@ -302,7 +303,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[Stepped]:
-    """Do steps that share no memory, and return the table and the state of each step.
+    """Do steps that `check_requests` has checked, and return the table and the state of each step.
 
     A step without a gradient changes nothing.
     """

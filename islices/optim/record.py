@@ -29,18 +29,18 @@ class Preset:
         The hyperparameters of this semantics with their defaults; None means that the user must pass a value. If you
         leave out "lr", its default is None.
     formula : callable
-        A function that returns the formula for a dict of hyperparameters, which also has "rows" and "duplicates".
+        A function that returns the formula for a dict, which contains the hyperparameters, "rows" and "duplicates".
     source : str
         The names of the framework's classes or functions, separated by commas.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        The meaning of each state array whose meaning differs between semantics. momentum contains gradients (0), steps
-        that are subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected
-        means (1).
+        The meaning of each state array whose meaning differs between semantics. "momentum" contains steps without the
+        learning rate (0), steps that are subtracted (1), or steps that are added (-1). "v_max" is the maximum of raw
+        means (0) or of corrected means (1).
     within : float
-        The accepted difference from the framework's result. The unit is float32's eps times the sum of the initial size
-        and the sizes of all changes. 0 means equal bits.
+        The accepted difference from the framework's result. The unit is float32's eps times the sum of an element's
+        initial size and the sizes of its changes. 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -173,8 +173,8 @@ def terms_of(name: str, record: Record) -> dict[str, float]:
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    Raise ValueError if the conversion is impossible. `source` is None if the user has not given the source's semantics,
-    and `lr` is None if the learning rate is unknown; both matter only if the meanings differ.
+    Raise ValueError if the conversion is impossible. `source` may be None if the user has not given the source's
+    semantics, and `lr` if the learning rate is unknown. Both are needed only if the meanings differ.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

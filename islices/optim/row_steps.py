@@ -1,8 +1,8 @@
-"""Do one step of an optimizer: read the table's rows that the gradient contains, apply the rule to these rows, and
-write the new rows.
+"""Do one step of an optimizer: read rows of the table and the state, apply the rule to them, and write the new rows.
 
-`Request` describes a step. `rows_step` does the step with the primitives, and `islices.optim.fused` with a kernel if
-possible. If arrays change in place, a step outside traced code allocates no table-sized array.
+`Request` describes a step. `rows_step` does the step with the backend's primitives. `islices.optim.fused` does the step
+with a kernel if a kernel supports it. If arrays change in place, a step outside traced code allocates no table-sized
+array, except for a dense gradient and duplicates="raw".
 SPEC clause 16.
 """
 
@@ -34,7 +34,7 @@ BLOCK = 1 << 20
 PIECE = 1 << 14
 
 
-#: (row numbers, or None for whole tables; the new rows of each table)
+#: Pairs (row numbers, or None for whole tables; the new rows of each table).
 Pieces = Iterator[tuple[Array | None, list[Array]]]
 #: A table and its state after a step.
 Stepped: TypeAlias = tuple[Any, dict[str, Array]]
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the tables: "" for the weights or "master", then the names in the optimizer's state."""
+        """Return the names of `tables`: "master" if it exists, else "" for the weights, then the formula's states."""
         return ["master" if "master" in self.at.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
@@ -82,7 +82,7 @@ class Request(NamedTuple):
         return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
-        """Yield the new values of the rows that the slices contain, without the frozen rows."""
+        """Yield one pair (row numbers, new rows) for the rows that the slices contain, without the frozen rows."""
         B = self.at.B
         ids, gradient = self._gradient()
         ids = self.where_taken(ids)
@@ -91,7 +91,7 @@ class Request(NamedTuple):
         yield ids, self._changed(gradient, old)
 
     def where_taken(self, ids: Array) -> Array:
-        """Return `ids`; if `apply` is 0, return row numbers out of range, so that nothing is written."""
+        """Return `ids`, or row numbers out of range if `apply` is 0, so that nothing is written."""
         if self.apply is None:
             return ids
         B = self.at.B
@@ -121,13 +121,16 @@ class Request(NamedTuple):
         yield None, new
 
     def blocks(self) -> Pieces:
-        """Yield the new values of all rows in blocks, without the frozen rows. No table-sized array is allocated."""
+        """Yield pairs (row numbers, new rows) for blocks of all rows, without the frozen rows.
+
+        Only the squares of a dense gradient, which a raw formula needs, are a table-sized array.
+        """
         B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
         for block in row_blocks(shape, self.frozen):
             taken, at = block, None
-            if named is not None:  # the block's part of the sums, and the positions of their rows in the block
+            if named is not None:  # the positions of the block's sums, and of their rows in the block
                 taken = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
                 at = np.searchsorted(block, named[taken])
             with B.scope():
@@ -142,7 +145,7 @@ class Request(NamedTuple):
     def _gradient(self) -> tuple[Array | None, list[Array]]:
         """Return (ids, [sums]) for slices, after removing frozen rows, or (None, [whole array]) for a dense gradient.
 
-        For a raw formula the list also contains the sums of squares, or the squares.
+        For a raw formula, the list also contains the sums of the slots' squares or, for a dense gradient, the squares.
         """
         B, raw = self.at.B, self.formula.raw
         if not isinstance(self.grad, IndexedSlices):
@@ -188,7 +191,7 @@ def rows_step(request: Request) -> Stepped:
 
 
 def count_step(request: Request) -> Array:
-    """Return the state's "step" after this step: one more, or the same if `apply` is 0."""
+    """Add one to the state's "step", or zero if `apply` is 0, and return the array after the step."""
     B, step = request.at.B, request.at.arrays["step"]
     with B.scope():
         one = B.asarray(np.ones(1, np.int32), step)
@@ -292,7 +295,7 @@ def _row_mean(B: Backend, x: Array) -> Array:
     return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
 
 
-#: The number of binary digits that are used of an exponent's whole part, and of its fraction for each dtype.
+#: The number of binary digits of an exponent that `array_power` uses: of its whole part, and of its fraction by dtype.
 WHOLE = 8
 FRACTION = {"float32": 32, "float64": 64}
 
@@ -302,8 +305,8 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
 
     `exponent` and `one` have the shape (1, ..., 1). Roots and products are correctly rounded; no framework's pow is.
     The result r starts at 1. For each binary digit of the exponent's fraction, from the last to the first, r becomes
-    sqrt(r), times sqrt(x) if the digit is 1. So each root halves the error so far. Then r is multiplied by the power
-    for the exponent's whole part.
+    sqrt(r), times sqrt(x) if the digit is 1. So each root halves the relative error so far. Then, for each binary digit
+    k of the exponent's whole part that is 1, r is multiplied by x^(2^k).
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)

@@ -1,11 +1,11 @@
-"""Stages that the rules of several optimizers (islices/optim/records/) share, and the stages of weight decay.
+"""Stages of weight decay, and stages that the rules of several optimizers (islices/optim/records/) share.
 
 The parameters of a rule, which are passed by name, are the gradient ``g``, the weight ``w``, arrays of the state and
-numbers. A rule may also have ``q``, the square of the gradient's element or the mean of squares over the row. A rule
-returns the new weight and the new state, in the order of `Formula.state`. A parameter with a default is optional: an
-absent state or number is None, and an absent flag is False. Kernels omit the branches that absent parameters exclude.
-Rules use only the operators of `islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the written
-order; the order is part of the specification (SPEC clause 16).
+numbers. A rule may also have ``q``: the square of the gradient's element, the sum of the duplicates' squares, or the
+mean square over the row. A rule returns the new weight and the new state, in the order of `Formula.state`. A
+parameter with a default is optional: an absent state or number is None, and an absent flag is False. Kernels omit the
+branches that absent parameters exclude. Rules use only the operators of `islices.optim.operators`, ``+`` and ``-``.
+Every operation rounds once, in the written order; the order is part of the specification (SPEC clause 16).
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ def gradient_mean(m, g, gain, beta, half, one):
 
 
 def square_mean(v, g, q, gain, beta):
-    """Update a running mean of squares with one more square, and return the new mean. If q is None, add (gain g) g,
-    like torch's addcmul_."""
+    """Update a running mean of squares with the square q, and return the new mean. If q is None, return
+    beta v + (gain g) g, computed like torch's addcmul_."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)

@@ -1,1 +1,1 @@
-"""One module per optimizer, with its public function, and its record of rules, numbers, states and defaults."""
+"""One module per optimizer or pair of related optimizers, with public functions, rules, numbers, states and records."""

@@ -20,7 +20,8 @@ def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False,
     """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean of squares over the row.
 
     If `inside` is True, eps is added under the root. If `early` is True, the gradient is multiplied by the learning
-    rate before the division. If `weight_decay` is given, weight_decay times the weight is added to the quotient.
+    rate before the division. If `early` is False and `weight_decay` is given, weight_decay times the weight is added to
+    the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
@@ -93,7 +94,7 @@ def _keras(h: Hyper) -> Formula:
 def _mxnet(h: Hyper) -> Formula:
     state = (State("accumulator"),)
     if is_on(h["weight_decay"]):
-        # MXNet's sparse kernel has no weight decay; its dense update is Python code on arrays, with float64 numbers
+        # MXNet's sparse kernel has no weight decay; MXNet's dense update is Python code on arrays, with float64 numbers
         return Formula(adagrad_rule, Numbers, state, "element", rows=ALL, options=("inside", "weight_decay"))
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
@@ -214,7 +215,8 @@ def adagrad(
 
     Notes
     -----
-    ``a = a + g g``, then ``w - lr (g / (sqrt(a) + eps))``.
+    The defaults above and this formula are those of semantics="islices": ``a = a + g g``, then
+    ``w - lr (g / (sqrt(a) + eps))``.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples
@@ -280,7 +282,8 @@ def rowwise_adagrad(
 
     Notes
     -----
-    ``a = a + mean(g g)`` over the row, summed by halves (SPEC clause 19), then ``w - lr (g / (sqrt(a) + eps))``.
+    In the formula below, "mean" is the mean over the row, with the sum of SPEC clause 19. The defaults above and this
+    formula are those of semantics="islices": ``a = a + mean(g g)``, then ``w - lr (g / (sqrt(a) + eps))``.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

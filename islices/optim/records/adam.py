@@ -20,7 +20,7 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import ALL, Preset, Record, raw
 from islices.optim.rules import gradient_mean, square_mean
 
-#: Defaults of most semantics for the running means.
+#: Defaults of most semantics for the running means and eps.
 MOMENTS: Hyper = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 #: Defaults of most semantics that have all of these hyperparameters.
 DEFAULTS: Hyper = {**MOMENTS, "weight_decay": 0.0, "amsgrad": False}
@@ -36,8 +36,8 @@ def adam_rule(
     `rate` is the learning rate, divided by the bias correction of m unless `correction1` is given. If neither `root`
     nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
     Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early` is True, the mean is
-    multiplied by the rate before the division. If `weight_decay` is given, weight_decay times the weight is added to
-    the direction before the multiplication by the rate.
+    multiplied by the rate before the division. If `early` is False and `weight_decay` is given, weight_decay times the
+    weight is added to the direction before the multiplication by the rate.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -114,7 +114,7 @@ class OptaxAdam(Numbers):
     def correction(self, beta: str) -> Any:
         """Return 1 - beta^t as JAX without x64 computes it, with each result rounded to float32.
 
-        The difference loses digits: with beta 0.999 its relative error is 1e-5 at the first step.
+        The difference loses digits: with beta 0.999, its relative error at the first step is about 1e-5.
         """
         power = self.E.astype(self.power(self.single(beta)), "float32")
         return self.number(1.0, "float32") - power
@@ -176,7 +176,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. For rows="all" (MXNet's lazy_update=False), the gradient is squared first."""
+    """Return MXNet's formula. With rows="all", like MXNet's lazy_update=False, v gets gain2 (g g), not (gain2 g) g."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
@@ -299,7 +299,8 @@ def adam(
 
     Notes
     -----
-    ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
+    The defaults above and this formula are those of semantics="islices": ``m = m + (1 - beta1) (g - m)``,
+    ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
@@ -372,7 +373,8 @@ def adamw(
 
     Notes
     -----
-    ``w = (1 - lr weight_decay) w``, then the step of `adam`.
+    The defaults above and this formula are those of semantics="islices": ``w = (1 - lr weight_decay) w``, then the step
+    of `adam`.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

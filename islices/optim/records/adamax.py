@@ -98,9 +98,9 @@ def adamax(
     beta1 : float, default 0.9
         The decay rate of the running mean of gradients.
     beta2 : float, default 0.999
-        The factor that multiplies the largest absolute gradient so far at each step.
+        The decay rate of the maximum of absolute gradients.
     eps : float, default 1e-8
-        A small number that is added to the largest absolute gradient.
+        A small number that is added to the maximum of absolute gradients.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
@@ -128,8 +128,8 @@ def adamax(
 
     Notes
     -----
-    ``m = m + (1 - beta1) (g - m)``, ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t
-    counts the table's steps from 1.
+    The defaults above and this formula are those of semantics="islices": ``m = m + (1 - beta1) (g - m)``,
+    ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t counts the table's steps from 1.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

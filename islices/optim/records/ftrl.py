@@ -41,8 +41,8 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
     """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), and `shrinkage` is 2 l2_shrinkage.
 
-    An element with ``|z| <= l1`` becomes exactly zero. If `everywhere` is True, as in Keras, such an element gets the
-    quotient that all other elements get, and this quotient may be NaN.
+    An element with ``|z| <= l1`` becomes exactly zero, unless `everywhere` is True. In this case, as in Keras, the
+    quotient for all other elements is also used for such an element, and may be NaN.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -54,7 +54,7 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
 def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
     """Apply MXNet's FTRL, which multiplies the quotient by 0 where |z| <= l1 instead of replacing the quotient by 0.
 
-    So the weight becomes NaN where the quotient is not finite.
+    So a weight with |z| <= l1 becomes NaN if the quotient is not finite.
     """
     total = n + q
     root = sqrt(total)
@@ -85,7 +85,7 @@ class TensorFlowFtrl(KerasFtrl, Singles):
 
 
 def _kind(power: float) -> tuple[str, ...]:
-    """Return the rule's options for lr_power: () for a root, ("linear",) for n itself.
+    """Return the rule's options for lr_power: () for a square root, ("linear",) for n itself.
 
     For any other power, return the options with which the rule calls `power`.
     """
@@ -179,7 +179,7 @@ def ftrl(
         A number that is added to the root in the denominator.
     l2_shrinkage : float, default 0
         l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared.
-        TensorFlow's name of this argument is l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas
+        TensorFlow and Keras call this argument l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas
         double both l2_shrinkage and l2.
     lr_power : float, -256 < lr_power <= 0, default -0.5
         The learning rate is multiplied by this power of the sum of squares.
@@ -210,7 +210,8 @@ def ftrl(
 
     Notes
     -----
-    ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
+    The defaults above and this formula are those of semantics="islices": ``n' = n + g g``,
+    ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
     ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. By default, ``r(n) = n^-lr_power`` is the square root.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 

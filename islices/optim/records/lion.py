@@ -104,7 +104,8 @@ def lion(
 
     Notes
     -----
-    ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; the sign of 0 is 0.
+    The defaults above and this formula are those of semantics="islices": ``w - lr sign(m + (1 - beta1) (g - m))``, then
+    ``m = m + (1 - beta2) (g - m)``. The sign of 0 is 0.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

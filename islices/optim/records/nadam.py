@@ -25,10 +25,10 @@ STATE = (State("m"), State("v", positive=True))
 
 
 # ---------------------------------------------------------------------- the schedule of momentum
-# mu_t = beta1 (1 - 0.5 c^t) with c = 0.96^momentum_decay (Dozat 2016). Frameworks store the product mu_1 ... mu_t as a
-# state. This module computes it as beta1^t, with the current beta1, times the product of 1 - 0.5 c^k for k = 1 ... t.
-# The second product is a function of t that soon becomes constant, so it needs no state, and traced steps read it from
-# a table.
+# mu_t = beta1 (1 - 0.5 c^t) with c = 0.96^momentum_decay (Dozat 2016). torch and Keras store the product mu_1 ... mu_t
+# as a state. This module computes the product as beta1^t, with the current beta1, times the product of 1 - 0.5 c^k for
+# k = 1 ... t. The second product is a function of t that soon becomes constant, so it needs no state, and steps read it
+# from a table. Outside traced code, the semantics of torch instead repeats torch's float32 product.
 @lru_cache(maxsize=64)
 def _fading(momentum_decay: float) -> float:
     """Return c = 0.96^momentum_decay."""
@@ -134,7 +134,7 @@ def _mu_product(h: Hyper, t: int) -> float:
 def _torch_products(beta1: float, momentum_decay: float, count: int) -> Host:
     """Return torch's float32 mu_product after each of the first `count` steps.
 
-    Products below 2^-60 become 0, because 1 minus such a product rounds to 1.
+    Products below 2^-60 become 0, because 1 minus a product of this size rounds to 1.
     """
     products = np.zeros(count, np.float32)
     product = np.float32(1.0)
@@ -209,7 +209,7 @@ def _decay(h: Hyper) -> str:
 
 
 def _torch(h: Hyper) -> Formula:
-    # mu_product is a product that contains beta1 of each step so far
+    # mu_product contains beta1 of each step so far, so a scheduled beta1 does not fit
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
     return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, additive=False, options=options)
@@ -231,7 +231,7 @@ NADAM = Record(
             lambda h: Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h)),
             "keras.optimizers.Nadam",
         ),
-        "optax": Preset(  # Nesterov's Adam without a schedule
+        "optax": Preset(  # Nesterov's Adam without a schedule of the momentum
             adam.MOMENTS,
             lambda h: Formula(keras_nadam, OptaxNadam, STATE, "element", rows=ALL, options=("beta1", "beta2")),
             "optax.nadam",
@@ -303,9 +303,10 @@ def nadam(
 
     Notes
     -----
-    ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' /
-    (1 - P mu') m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)``. P is the product of mu over the steps up to t, and mu' is mu
-    of the next step. t counts the table's steps from 1.
+    The defaults above and this formula are those of semantics="islices": ``m = m + (1 - beta1) (g - m)``,
+    ``v = v + (1 - beta2) (g g - v)``, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' / (1 - P mu') m) /
+    (sqrt(v) / sqrt(1 - beta2^t) + eps)``. P is the product of mu over the steps up to t, and mu' is mu of the next
+    step. t counts the table's steps from 1.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

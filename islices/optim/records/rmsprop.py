@@ -209,8 +209,9 @@ def rmsprop(
 
     Notes
     -----
-    ``s = rho s + (1 - rho) (g g)``, ``u = g / (sqrt(s) + eps)``, then ``w - lr u``. If centered, ``max(s - c c, 0)``
-    replaces s under the root, with ``c = rho c + (1 - rho) g``. With momentum, ``b = mu b + u`` replaces u.
+    The defaults above and this formula are those of semantics="islices": ``s = rho s + (1 - rho) (g g)``,
+    ``u = g / (sqrt(s) + eps)``, then ``w - lr u``. If centered, ``max(s - c c, 0)`` replaces s under the root, with
+    ``c = rho c + (1 - rho) g``. With momentum, ``b = mu b + u`` replaces u.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

@@ -63,7 +63,7 @@ class Shrinking(Singles):
 
 
 class Shrunk(Shrinking):
-    narrow_dtype = "float32"  # the standard update computes its factor in float32 even for a float64 table
+    narrow_dtype = "float32"  # MXNet's dense update computes its factor in float32 even for a float64 table
 
 
 BUFFER = (State("momentum"),)
@@ -204,8 +204,9 @@ def sgd(
 
     Notes
     -----
-    Without momentum: ``w - lr g``. With momentum: ``b = mu b + (1 - dampening) g``, then ``w - lr b``, or with nesterov
-    ``w - lr (g + mu b)``. b is zeros before the first step.
+    The defaults above and these formulas are those of semantics="islices". Without momentum, the step computes
+    ``w - lr g``. With momentum, the step computes ``b = mu b + (1 - dampening) g``, then ``w - lr b``, or with nesterov
+    ``w - lr (g + mu b)``. b is 0 before the first step.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 
     Examples

@@ -26,10 +26,11 @@ class Change:
 
     The function `apply` gets (rows of the side, rows of the other side, both sides of the tensor). The result is the
     changed rows, or None if the change does not affect them. `apply` accepts any subset of a tensor's rows, and may use
-    numbers that were estimated from the data. `cost` is the number of bits in such numbers, which the search subtracts
-    from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If `everywhere` is True,
-    the change also applies to tensors that are already equal. If `moved` is not empty, the search uses it instead of
-    `apply`. For each tensor, `moved` contains side a with other row numbers, or None if the tensor stays unchanged.
+    numbers that were estimated from the data. `cost` is the number of bits in the estimated numbers; the search
+    subtracts `cost` from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If
+    `everywhere` is True, the change also applies to tensors that are already equal. If `moved` is not empty, the search
+    uses it instead of `apply`. For each tensor, `moved` contains side a with other row numbers, or None if the tensor
+    stays unchanged.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None

@@ -38,7 +38,7 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides, with all its rows. If the tensor is dense, its rows of zeros are left out.
+    """One tensor on both sides. If the tensor is dense, its rows of zeros are left out. No other row is left out.
 
     The raw gradient, the table and the padding row are None if they are unknown.
     """
@@ -55,7 +55,8 @@ class Whole:
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
         """Make a `Whole` from both sides of a tensor. `raw` is the gradient before clipping. `table` is the table that
-        a regularizer may have added to the gradient. A table with a different row shape is ignored."""
+        a regularizer may have added to the gradient. A sparse table, or a table with a different row shape, is
+        ignored."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count

@@ -32,8 +32,8 @@ class Difference(Reported):
         The measured differences of the tensors that both sides have.
     causes : tuple of Explanation
         The explanations of the difference, with the most specific first. An explanation consists of one cause, or of
-        several causes that act together. If these causes are undone, the sides are equal. The tuple is empty if the
-        sides are equal, or if no known cause explains the difference.
+        several causes that act together. If these causes are undone, the sides agree to the bit or within an allowance
+        for rounding. The tuple is empty if the sides are equal, or if no known cause explains the difference.
     only_a, only_b : tuple of str
         Tensors that only one side has.
     names : (str, str)
@@ -66,7 +66,7 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            If True, list every tensor with the rows that differ.
+            If True, list all tensors that differ or have notes, and the rows that differ.
 
         Returns
         -------

@@ -15,11 +15,11 @@ tensor, not on the value of each element. With the slack s, each element may dif
 
 **Evidence.** Suppose that an element differs by D before a change, and agrees within the bound r after it. Of random
 pairs of numbers, about one in D / r would agree by chance. So the element counts as log2(D / r) bits of evidence, but
-not more than the precision of its dtype. Elements with the same pair of values count once. The evidence of an element
-with few significant bits, such as a count, is limited to these bits and six more. A number that is estimated from the
-data, such as a factor or a row number, costs as many bits as it could explain. An explanation needs at least `ENOUGH` =
-40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by chance. If all elements agree within
-rounding before the change, nothing is evidence for a cause.
+not more than the precision of its dtype. Elements with the same value and the same D count once. The evidence of an
+element with few significant bits, such as a count, is limited to these bits and six more. A number that is estimated
+from the data, such as a factor or a row number, costs as many bits as it could explain. An explanation needs at least
+`ENOUGH` = 40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by chance. If all elements agree
+within rounding before the change, only a change that makes the bits equal can be a cause.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ROUNDINGS = 8
 FREE = 24.0
 #: The number of elements to check first.
 FEW = 256
-#: The slacks to try in this order, in multiples of the narrower dtype's eps, but at most `MOST_SLACK`. In a
-#: measurement, models of three layers in two frameworks, or in float32 and float64, differed by up to 2^6.3 eps. In
-#: float16 and bfloat16, such models differed by up to 2^-4.6.
+#: The slacks to try in this order, in multiples of the largest eps, but at most `MOST_SLACK`. In a measurement, models
+#: of three layers in two frameworks, or in float32 and float64, differed by up to 2^6.3 eps. In float16 and bfloat16,
+#: such models differed by up to 2^-4.6 of a tensor's largest value.
 SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 
 
@@ -99,8 +99,8 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
 
 # ---------------------------------------------------------------------- agreement
 def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
-    """Return True if x equals y. If `exact` is True, all values must be equal; else each element may differ within the
-    bound. To save time, the function first compares a few elements.
+    """Return True if x and y agree. If `exact` is True, all values must be equal; else each element may differ within
+    the bound. To save time, the function first compares a few elements.
 
     `tolerance` is an additional tolerance, relative to the elements of y.
     """
@@ -119,7 +119,8 @@ def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
     """Return the evidence, in bits, that x equals y. `was` is a flat array with the distance of each element before the
     change.
 
-    The result contains one number per element. Equal elements count once, and elements without evidence are left out.
+    The result contains one number for each distinct element that has evidence. Elements with the same value and the
+    same distance count as one element.
     """
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     p, was = p.at(counted), was[counted]
@@ -139,7 +140,7 @@ def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
 
 
 def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:
-    """Add the evidence of several tensors, and subtract `cost`, the bits of numbers that were estimated from the data.
+    """Return the sum of the evidence of several tensors, minus `cost`, the bits of numbers estimated from the data.
     Return None if the result is less than `ENOUGH`, or if fewer than `elements` elements have evidence."""
     bits = np.concatenate([np.zeros(0), *found])
     total = float(bits.sum()) - cost

@@ -12,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that the search has found. `name` never changes, `text` is a sentence for the report, and `details`
-    contains data for programs."""
+    """One cause that the search has found. `name` stays the same in later versions, `text` is a sentence for the
+    report, and `details` contains data for programs."""
 
     name: str
     text: str
@@ -22,17 +22,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The causes that together explain a difference. A difference of gradients has at most two causes. A difference of
-    optimizer steps may have any number.
+    """The causes that together explain a difference. `diff` combines at most two causes. An explanation of optimizer
+    steps may contain any number of causes.
 
     Attributes
     ----------
     causes : tuple of Finding
     exact : bool
         True if, without the causes, the sides agree to the bit. False if they agree only within the bound on rounding
-        of SPEC clause 22.
+        of SPEC clause 22, plus `slack`.
     bits : float
-        The evidence in bits. Of random pairs of tensors, one in 2^bits agrees as well by chance.
+        The evidence in bits. Of random pairs of tensors, about one in 2^bits agrees as well by chance.
     slack : float
         The additional allowance for two models that compute in different orders, as a fraction of each tensor's largest
         |value|.

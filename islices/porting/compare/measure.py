@@ -2,9 +2,9 @@
 defined in the specification.
 
 This module sums the duplicates of both sides before it compares sparse gradients. The order of slots makes no
-difference. A row that only one side stores is a difference even if the row contains zeros, because a lazy optimizer
-updates stored rows. A sparse gradient is equal to a dense tensor if the dense tensor has zeros in the rows that the
-gradient does not store.
+difference. If both sides are sparse, a row that only one side stores is a difference, even a row of zeros. The reason
+is that a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only one side stores is no
+difference.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """The number of rows of one kind, and the first ten of these rows. A row is a tuple (row number, for each side that
-    has the row a tuple of its first six values)."""
+    """The number of rows of one kind, and the first ten of these rows. An item of `first` is (row number,
+    values). `values` contains one tuple per side that has the row; the tuple contains the row's first six values."""
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()

@@ -1,4 +1,7 @@
-"""Pair the tensors of two or three trees by name, or by position if the trees have no name in common."""
+"""Pair the tensors of two trees by name, or by position if the trees have no name in common.
+
+The tensors of a third tree can be assigned to the pairs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> 
 def leaves_beside(tree: Any, both: Both, argument: str) -> list[Stored | None]:
     """Find the leaf of a third tree that belongs to each pair of tensors. The leaf has the pair's name in a or, if no
     leaf has this name, the pair's name in b. If there is only one pair and one leaf, they belong together. For a pair
-    without a leaf, the result contains None. Raise ValueError if no pair has a leaf."""
+    without a leaf, the result contains None. Raise ValueError if the tree has leaves, but none for any pair."""
     pairs = [(x.name, y.name) for x, y in both.stored]
     leaves = {} if tree is None else named_leaves(tree, argument)
     found = [leaves.get(p, leaves.get(q)) for p, q in pairs]

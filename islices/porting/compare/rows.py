@@ -1,5 +1,5 @@
-"""Define `Rows`, the rows of a tensor as float64 values, which causes change. For a large tensor, `Rows` contains a
-sample.
+"""Define `Rows`, rows of a tensor as float64 values. A cause changes these values. For a large tensor, `Rows` contains
+a sample or a block of the rows.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -34,7 +34,7 @@ PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
 }  # fmt: skip
-#: The smallest number of rows in a sample.
+#: A sample has room for at least this many rows.
 LEAST = 64
 
 

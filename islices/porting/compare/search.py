@@ -1,11 +1,12 @@
 """Search for causes: test candidates one by one, then in pairs, and sort the candidates that explain the difference.
 
-A candidate is a comparison in which a cause has changed one side. A candidate explains the difference under two
-conditions. First, after the changes all tensors of both sides are equal, to the bit or within the bound. Second, there
-is enough evidence for each change. The search tries pairs of causes only if no single cause explains the difference. If
-several candidates explain the difference, the search returns all of them, the most specific first. The search omits a
-candidate that is only a more general version of another candidate. If no candidate explains the difference, the search
-runs again with slack for two models that compute in different orders. The smallest slack is tried first.
+A candidate is one cause or a pair of causes. Each cause changes one side, or multiplies it by a factor. A candidate
+explains the difference under two conditions. First, after the changes all tensors of both sides are equal, to the bit
+or within the bound. Second, there is enough evidence for each cause. The search tries pairs of causes only if no single
+cause explains the difference. If several candidates explain the difference, the search sorts them by cause, so that the
+most specific is first. The search omits a candidate that is only a more general version of another candidate. If no
+candidate explains the difference, the search runs again with slack for two models that compute in different orders. The
+smallest slack is tried first.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
     return _explanation(now, (Finding(cause.name, f.text, f.details),), False, min(least, bits))
 
 
-# ---------------------------------------------------------------------- which to name
+# ---------------------------------------------------------------------- which explanations to report
 def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
     out: list[Explanation] = []
     for e in found:

@@ -21,7 +21,8 @@ from islices.porting.trajectory.positions import Leaves, Step, Steps
 
 #: framework -> the semantics of its optimizers
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
-#: If no cause is found for the table that uses most of its allowance, this many other tables are tried.
+#: If no cause is found for the table that uses most of its allowance, up to this many of the largest other tables are
+#: tried.
 LARGER = 2
 #: The causes of `diff` that tables and states can also have. The lines of code that fix these causes work only for
 #: gradients.
@@ -85,7 +86,7 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
     """Return a tuple with the explanation that the states have different initial values. Return an empty tuple unless,
-    on each side, all elements of the differing states are the same number."""
+    on each side, all elements of the differing states have the same value."""
     differing = [(values_of(x), values_of(b[name])) for name, x in a.items() if not same_values(x, b[name])]
     begins = [{number for x in side for number in np.unique(x)[:2].tolist()} for side in zip(*differing, strict=True)]
     if [len(numbers) for numbers in begins] != [1, 1]:
@@ -97,15 +98,15 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Remove all causes from a difference that only gradients can have, such as clipping. If no cause is left, use the
-    explanations in `instead`."""
+    """Remove, from the explanations of a difference, those with a cause that only gradients can have, such as clipping.
+    If no explanation is left, use those in `instead`. Return the difference, with causes marked as in `_unmended`."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 
 
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
-    """Mark the causes in `names`, so that reports show no line of code that fixes them. Causes of an optimizer step are
-    not marked."""
+    """Mark the causes in `names`, so that reports show no line of code that fixes them, and return the difference.
+    Causes of an optimizer step are not marked."""
 
     def without_fix(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
@@ -119,7 +120,7 @@ def _step(position: str, tensor: str, now: Steps, known: Known) -> Difference:
     """Explain the difference of a table or a state after the step.
 
     A small tensor, such as a bias of one element, cannot prove a cause. So if no cause is found for a table, this
-    function tries the tables with the most elements.
+    function tries the other tables with the most elements.
     """
     tables = now.a.get("tables")
     name = tensor if tensor in tables else tensor.rpartition(".")[0]

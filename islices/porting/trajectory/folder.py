@@ -1,8 +1,8 @@
 """Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
 
-Tables and states change little from step to step. So the file of a later step does not contain tables and states that
-are unchanged. If at most half of the rows of a float table have changed, the file contains only the new values of these
-rows, as slices.
+Tables and states change little from step to step. So the file of a later step may omit tables and states that are
+unchanged. If at most half of the rows of a float table have changed, the file may contain only the changed rows, as
+slices.
 
 May import: `numpy`, the core, this folder.
 """
@@ -114,7 +114,7 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
 
 
 def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
-    """Return the arrays after a step. Slices in `leaves` replace only some rows of the array in `known`; arrays in
+    """Return the arrays in `known` after an update. Slices in `leaves` replace only some rows of an array; arrays in
     `leaves` replace the whole array."""
     out = dict(known)
     for name, x in leaves.items():

@@ -1,13 +1,15 @@
 """Judge the tables and states after an optimizer step, element by element.
 
 A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
-allowance. Let R be the largest movement of any element of the tensor so far. After k steps, the allowance is the sum of
-(`ROUNDINGS` + k) eps R, the rounding of the table, 2 r R, and the distance of the element before the step. Here r is
-the relative distance between the inputs of the step on both sides; the inputs are the gradient and the states. If the
-terms of a gradient have cancelled, r is near 1. At such an element, Adagrad and Adam make a full step in the direction
-of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them.
+allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
+(`ROUNDINGS` + k + c) eps R + 2 r R, plus the rounding of the table and the distance of the element before the step.
+Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
+states. c is the result of `corrected_digits` if a state is a running mean of squares, else 0. If the terms of a
+gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the direction of a
+rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance is similar
+(SPEC clause 23).
 
-`Past` stores the numbers of earlier steps on which the allowance depends.
+`Past` stores the facts about earlier steps on which the allowance depends.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -48,7 +50,7 @@ class Found:
         between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that of all
         tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped gradients count
         like gradients. For the batch and the start, the distance is the norm of the difference. For steps and states,
-        the distance is that of one element.
+        `apart` is the distance between the movements of one element.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
@@ -108,8 +110,8 @@ class Past:
     reach : dict of str to float
         For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
-        For each table, the relative distance between both sides' gradients. If both sides record the same arrays of the
-        optimizer's state, only the last step counts. Otherwise, this is the maximum over all steps.
+        For each table, the relative distance between both sides' gradients. If both sides record an array of the
+        optimizer's state under the same name, only the last step counts. Otherwise, this is the maximum over all steps.
     """
 
     last: Steps | None = None
@@ -192,7 +194,7 @@ def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
 def _judge_table(name: str, x: TableStep, y: TableStep, steps: int, past: Past, r: Inputs | None) -> Found:
     reach, before, after = past.reach[name], (x.before, y.before), (x.after, y.after)
     eps, scalars = max(map(eps_of, (*before, *after))), 0.0
-    if any("v" in s.state_after for s in (x, y)):  # the rounding errors of a running mean of squares
+    if any("v" in s.state_after for s in (x, y)):  # the rounding errors of the bias correction of v
         known = [beta2 for s in (x, y) if isinstance(beta2 := s.optimizer.get("beta2"), float)]
         scalars = corrected_digits(max(known, default=BETA2), steps)
     of_reach = (ROUNDINGS + past.count + scalars) * eps * reach

@@ -1,4 +1,4 @@
-"""Define `Step`, one recorded step of a training. A `Step` contains copies of the step's arrays on the host, sorted by
+"""Define `Step`, one recorded step of a training. A `Step` contains copies of the step's arrays on the host, grouped by
 position.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.steps.side`,
@@ -39,9 +39,10 @@ BESIDE = ("step", "optimizer")
 class Step:
     """One step of one side.
 
-    The first step has the number 1. `trees` maps each position to a dict of its leaves by name, without leaves that are
-    None. `optimizers` maps the name of a tensor to the description of its optimizer; the key "" stands for all tensors.
-    `framework` is the name of the side's framework, or "" if it is unknown.
+    Unless the user numbers the steps, the first step has the number 1. `trees` maps each position to a dict of its
+    leaves by name, without leaves that are None. `optimizers` maps the name of a tensor to the description of its
+    optimizer; the key "" stands for all tensors. `framework` is the name of the side's framework, or "" if it is
+    unknown.
     """
 
     number: int

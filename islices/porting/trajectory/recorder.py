@@ -139,9 +139,9 @@ class Recorder:
             positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
             step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
             dict {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next
-            step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to
-            explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from
-            tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
+            step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to judge
+            and explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict
+            from tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
             {"class": "its name"}.
 
         Raises

@@ -35,11 +35,13 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position where rounding does not explain the difference. All earlier positions agree.
+        The first position where rounding does not explain the difference. Rounding explains all earlier differences
+        that were judged.
     tensor : str
-        The name of the tensor that exceeds its allowance most.
+        The name of the tensor that exceeds its allowance most. If clipped gradients are judged all together, this is
+        the tensor whose sides have the largest distance.
     apart, allowed : float
-        The distance of the sides, and the largest distance that rounding may cause (see
+        The distance between the sides, and the largest distance that rounding may cause (see
         `islices.porting.trajectory.movements.Found`).
     difference : Difference
         The difference of both sides at the position, with its causes.
@@ -71,7 +73,8 @@ class Parity(Reported):
         One verdict per compared step. If the trainings diverge, the last verdict contains only the positions up to the
         divergence.
     same_bits : int
-        The number of steps, from the first on, in which all values that exist on both sides have the same bits.
+        The number of steps, from the first on, in which all values that exist on both sides are equal. Their dtypes may
+        differ.
     names : (str, str)
         The names of the sides.
     pairs : dict of str to str
@@ -92,7 +95,7 @@ class Parity(Reported):
 
     @property
     def same_bits(self) -> int:
-        """Return the number of steps, from the first on, that agree to the bit."""
+        """Return the number of steps, from the first on, in which all values that both sides have are equal."""
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
@@ -138,7 +141,8 @@ def parity(
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
         The optimizer of the tables, or a dict from tensors' names to optimizers. Pass a pair if the sides differ.
-        `parity` uses the optimizers to explain steps. By default, `parity` reads the optimizers from the recordings.
+        `parity` uses the optimizers to judge and explain steps. By default, `parity` reads the optimizers from the
+        recordings.
     pair : mapping of str to str, optional
         A mapping from names in a to names in b, for tensors that have different names.
     ignore : sequence of str
@@ -154,16 +158,16 @@ def parity(
     Raises
     ------
     TypeError, ValueError
-        A step is invalid, a name does not exist, or the sides have no step or no tensor in common.
+        An argument or a step is invalid, a name does not exist, or the sides have no step or no tensor in common.
     FileNotFoundError, OSError
         A folder cannot be read.
 
     Notes
     -----
-    `parity` judges the positions of each step in this order: the batch, the tables and states at the start, outputs,
-    loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops at the
-    first position where rounding does not explain the difference. In later steps, `parity` judges changes of tables
-    between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
+    `parity` first judges the batch, and the tables and states at the start. The next positions are, in this order, the
+    outputs, loss, gradients, clipped gradients, tables after the step, and states after the step. The comparison stops
+    at the first position where rounding does not explain the difference. In later steps, `parity` judges changes of
+    tables between two steps instead of the start. The allowance for rounding depends on the position (SPEC clause 23,
     docs/parity.md).
 
     Examples

@@ -1,11 +1,12 @@
 """Judge one step of two sides, position by position, up to the first difference that rounding does not explain.
 
 **Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm, as in `diff` (SPEC clause 22). In addition, a
-tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed the tables,
-the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH` times the
-relative distance of the tables. For this distance, only the rows in the step's gradients count. If this part of the
-allowance exceeds `MOST_SLACK`, the position is no longer judged.
+functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm (SPEC clause 22 has the same factor). In
+addition, a tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed
+the tables, the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH`
+times the relative distance of the tables. For this distance, only the rows in a table's gradients count if these
+gradients are sparse. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is no longer judged, unless the
+difference is infinite.
 
 **Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 
@@ -48,17 +49,17 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distance at each position, in the order in which they were judged. If a position exceeds its allowance, it
-        is the last one.
+        The distance at each position, in the order in which the positions were judged. A position that exceeds its
+        allowance is the last one.
     gap : float
         The largest absolute difference between elements of the tables after the step, or NaN if a side has no tables.
     drift : float
-        The distance of the tables before the step, relative to their norm. If a table has sparse gradients, only the
-        rows in the gradients count.
+        The distance of the tables before the step, relative to their norm. If a table's gradients on both sides are
+        sparse, only the rows in these gradients count.
     loss : (float, float)
         The losses of both sides. The loss is NaN if a side did not record it.
     same_bits : bool
-        True if all values that exist on both sides have the same bits.
+        True if all values that exist on both sides are equal. Their dtypes may differ.
     stop : str or None
         The position where rounding does not explain the difference, or None if there is no such position.
     """

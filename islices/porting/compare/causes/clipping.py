@@ -5,7 +5,8 @@ The norm is the norm of g, or the norm of the slots of g before duplicates are s
 clipped to the same limit, a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. The relative error of a blocked or pairwise sum of n elements
-is less than (4 log2(n) + 16) eps / 2. This bound is the tolerance of every factor that contains a norm.
+is less than (4 log2(n) + 16) eps / 2. The tolerances of factors that contain norms include this bound. Only the factor
+of `epsilon` needs less, because its norms have the same errors on both sides.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from islices.porting.compare.comparison import Comparison
 #: The cost in bits of a factor that is computed from the norms of single tensors. The cost is low because these norms
 #: also have to agree with the limit.
 COST = 6.0
-#: The lines that clip: all tensors by their common norm (TOGETHER, OPTAX), or each tensor by its norm (ALONE).
+#: CLIP and EACH clip by the common norm of all tensors, or each tensor by its norm. TOGETHER, ALONE and OPTAX are
+#: pairs: the line that adds the clipping, and the line that removes the clipping.
 CLIP, EACH = "islices.clip_by_global_norm(grads, {max_norm:.6g})", "islices.clip_by_norm(grads, {max_norm:.6g})"
 TOGETHER, ALONE = (f"grads, _ = {CLIP}", f"take `{CLIP}` out"), (f"grads = {EACH}", f"take `{EACH}` out")
 OPTAX = (
@@ -84,7 +86,9 @@ class Clipping:
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
     def factor(self, a: float | None, b: float | None) -> float | None:
-        """Return the factor a / b between two sides that were clipped to one limit, or None if a norm is unknown.
+        """Return the factor a / b between two sides that were clipped to one limit.
+
+        Return None if a norm is unknown, zero or not finite.
 
         `a` and `b` are the norms that clipping reduced to the limit: norms of rows, or of unsummed slots.
         """
@@ -97,8 +101,8 @@ class Clipping:
         """Yield the cases in which one side seems to clip all tensors by their common norm, while the other side does
         not.
 
-        A case is a tuple of five items: the other side, the norms of its tensors, the limit, the relative tolerance of
-        the limit, and the limit as the report shows it.
+        A case is a tuple of five items. The first three are the other side, the norms of its tensors, and the limit.
+        The last two are the relative tolerance of the limit, and the limit that the report shows.
         """
         for side in (1, 0):
             limit = self.norms[1 - side].true
@@ -190,8 +194,10 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common
-    norm."""
+    """Yield the factors that result if one side leaves one tensor unclipped and clips all others by their common norm.
+
+    The other side clips all tensors by their common norm.
+    """
     c = Clipping(now)
     for side, own, limit, near, stated in c.otherwise():
         for t, pair in enumerate(now.pairs):

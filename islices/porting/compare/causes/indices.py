@@ -15,7 +15,7 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, Stored, contained, wide
 
-#: The largest number of row numbers in the details of a cause.
+#: The largest number of row numbers in the details of the cause "zero_rows".
 SHOWN = 10
 
 
@@ -27,7 +27,10 @@ def _shown(rows: list[int]) -> str:
 
 
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that one side has a gradient for the padding row, and the other side has zeros or no row there."""
+    """Propose that one side has a gradient for the padding row, and the other side has zeros or no row there.
+
+    If the caller passed no padding_idx, the padding row is the only row that the other side lacks.
+    """
     given = both.context.padding_idx is not None
     pads: dict[str, int] = {}  # tensor -> number of its padding row
     for x, y, pair in both.sides(which):

@@ -18,7 +18,7 @@ from islices.porting.compare.stored import Array, wide
 
 #: dtype -> a function that rounds float32 values to this dtype and returns a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
-#: The number of slots to check for 16-bit values.
+#: The largest number of values to check for a 16-bit dtype.
 SAMPLED = 8192
 #: Two limits count as equal if their relative distance is below this number, by which 16-bit dtypes may round an
 #: element.

@@ -24,7 +24,7 @@ from islices.porting.compare.steps.side import Elements, Side, TableStep
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
 from islices.porting.compare.stored import read
 
-#: The number of pairs of recipes to compare in full, and the cost in bits of each trait that differs.
+#: The largest number of pairs of recipes to compare in full, and the cost in bits of a differing trait of weight 1.
 PAIRS, WEIGHT = 12, 12.0
 
 
@@ -46,8 +46,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
 
 def _steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return a tuple with the explanation of the difference between two steps. Return an empty tuple if no recipe
-    reproduces one of the steps, if the same recipe reproduces both, or if there is too little evidence."""
+    """Return a tuple with the explanation of the difference between two steps. Return an empty tuple if a step has no
+    recipe, if the same recipe reproduces both steps, or if there is too little evidence."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))

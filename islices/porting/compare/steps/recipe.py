@@ -22,8 +22,8 @@ from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.side import Elements
 from islices.porting.compare.stored import Array
 
-#: Settings that remove weight decay from a formula. This module applies weight decay before the rule. Some frameworks
-#: apply it within the rule, but their results differ only by rounding.
+#: Settings that remove weight decay and the decay of the learning rate from a formula. This module applies weight decay
+#: before the rule. Some frameworks apply weight decay within the rule, but their results differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
@@ -34,7 +34,7 @@ class Recipe:
     `settings` contains the hyperparameters and these keys: "optimizer", "semantics", "rows", "duplicates", "decay" and
     "up". "rows" defines the rows that a sparse gradient updates, "touched" or "all". "duplicates" is "sum", or "raw" if
     each duplicate is squared separately. "decay" is the kind of weight decay: "", "coupled" or "decoupled". "up" is
-    True if the step maximises the loss. `bits` is the cost of numbers that were estimated from the data.
+    True if the step maximises the loss. `bits` is the cost of estimated numbers and unusual settings.
     """
 
     settings: Mapping[str, Any]
@@ -122,7 +122,7 @@ def quick_bound(e: Elements, after: Array) -> Array:
 
 
 def holds(recipe: Recipe, e: Elements) -> bool:
-    """Return True if the recipe reproduces the table within the bound on rounding."""
+    """Return True if the recipe reproduces the elements after the step within the bound on rounding."""
     after = stepped(recipe, e)
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))

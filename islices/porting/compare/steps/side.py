@@ -1,7 +1,7 @@
 """Define `Side`, one of the two optimizer steps in a comparison: its inputs, its results, and the description of its
 optimizer.
 
-Optimizers compute each element separately, so inputs and results are flat float64 arrays.
+The supported optimizers compute each element separately, so inputs and results are flat float64 arrays.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from islices.core.locks import lazy_property
 from islices.porting.compare.rows import PRECISION, eps_of, rows_at, spread
 from islices.porting.compare.stored import Array, Stored, blocks, contained, read, wide
 
-#: The number of elements in a sample.
+#: The approximate number of elements in a sample.
 FEW = 3000
 
 
 @dataclass(frozen=True, eq=False)
 class TableStep:
-    """The data of one optimizer step of one table: the table and the optimizer's state before and after the step, the
-    gradient, and a description of the optimizer.
+    """The data of one optimizer step of one table: table and state before and after the step, gradient, and optimizer.
 
     A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
     number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
