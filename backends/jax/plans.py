@@ -28,7 +28,7 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
-#: The number of rewritten nested functions in the cache. Each keeps its compiled code in memory.
+#: The largest number of rewritten nested functions in each cache. Each function keeps its compiled code in memory.
 KEPT = 128
 
 Wanted = tuple[bool, ...]
@@ -320,8 +320,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return a dict that maps leaves to their uses in several plans that are not reads of rows. If a plan returns a
-    leaf whose mark in `outputs` is None, this is also such a use."""
+    """Return a dict that maps each leaf to one of its uses in several plans. Reads of rows do not count as uses. If a
+    plan returns a leaf whose mark in `outputs` is None, this counts as a use."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -330,7 +330,7 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
 
 
 #: The rules of equations that contain jaxprs. Their third argument contains a flag for each result, which is True if
-#: the result has a gradient.
+#: the result may have a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     # shardings and donation do not change values, so the compiler may decide about them
     "jit": _calling(jax.jit, "inline"),

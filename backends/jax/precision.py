@@ -87,8 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Convert a traced float64 of the core to another dtype if the user has not turned 64-bit types on. The gradient
-    raises TypeError, because JAX cannot compute it in this case."""
+    """Convert a traced float64 of the core to another dtype, for users who have not turned 64-bit types on. The
+    gradient raises TypeError, because JAX cannot compute it in this case."""
     return lax.convert_element_type(x, dtype)
 
 

@@ -92,7 +92,8 @@ def clip_global_norm(
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return an array of mx.nd that shares the memory of `x`. Raise TypeError or ValueError if `x` is invalid."""
+    """Return `x`, or an mx.nd array that shares its memory if `x` is an mx.np array. Raise TypeError or ValueError if
+    `x` is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")

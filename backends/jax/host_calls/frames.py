@@ -6,8 +6,8 @@ a C function that gets the address of a call frame. Each operation has a *task*,
 runs in parts. A *block* is a small piece of memory that counts the parts. Threads claim parts there, and the last
 thread frees the block. The calling thread also runs parts, and waits only for parts that other threads have begun. So
 handlers make progress even if they occupy all of XLA's threads. Parts write to separate memory or add integers, so the
-bits do not depend on the number of threads. This number is `islices.config.get_num_threads()` at the time when the
-program runs.
+bits do not depend on the number of threads. This number is at most `islices.config.get_num_threads()` at the time when
+the program runs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: The words of a block: the number of threads that use it, the next part, the number of parts that have ended, the
-#: number of all parts, and the frame. After these words come arguments for XLA.
+#: The words of a block: the number of references to it, the next part, the number of parts that have ended, the number
+#: of all parts, and the frame. After these words come arguments for XLA.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
-#: The number of parts per thread.
+#: The largest number of parts per thread.
 PARTS = 4
 
 _WORD = ir.IntType(64)

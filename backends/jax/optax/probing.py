@@ -37,8 +37,8 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
     ----------
     inner : optax.GradientTransformationExtraArgs
     updates, params, extra
-        The arguments of the next update. The probe replaces them by small arrays with the same structure and row
-        shapes, and traced values in `extra` by ones.
+        The arguments of the next update. The probe replaces `updates` and `params` by small arrays with the same
+        structure and, for slices, the same row shapes. In `extra`, it replaces traced values by ones.
 
     Notes
     -----

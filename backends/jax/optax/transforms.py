@@ -1,4 +1,4 @@
-"""Define transformations of sparse updates, which clip them, or run optax or `islices.optim` on their rows.
+"""Define transformations that clip sparse updates, or run optax or `islices.optim` on the rows of sparse updates.
 
 SPEC clauses 7 to 10 and 16.
 """
@@ -211,10 +211,10 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Parameters
     ----------
     inner : optax.GradientTransformation
-        A transformation that computes each row separately, so that rows of zeros in the gradient do not affect other
-        rows. adam, lion, nadam, adabelief, trace, clipping by a gradient's norm, and nearly all other transformations
-        do so. `on_rows` rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as
-        in adafactor, and noise.
+        A transformation in which rows of zeros in the gradient do not affect other rows. adam, lion, nadam, adabelief,
+        trace, clipping by a gradient's norm, and nearly all other transformations are of this kind. `on_rows` rejects
+        transformations that use norms of parameters or moments (lamb, lars), means over rows, factored moments such as
+        in adafactor, or noise.
     rows : {"touched", "all"}
         With "touched", only the rows of the gradient are updated. All other rows of the parameters and of the state
         keep their bits, and take no time. With "all", gradients become dense, every row is updated as in optax, and the
@@ -230,8 +230,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ------
     TypeError, ValueError, IndexError
         `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
-        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if rows
-        depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
+        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if steps on
+        rows differ from steps on the dense gradient. With rows="touched", `init` raises for optax.MultiSteps and
+        optax.apply_every.
 
     Notes
     -----
