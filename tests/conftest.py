@@ -1,4 +1,4 @@
-"""Make sure that tests import islices from this checkout, or from an installation that was built from it."""
+"""Check that tests do not import islices from another checkout, and run the slowest files first."""
 
 import os
 from pathlib import Path

@@ -2,9 +2,9 @@
 
 The function is traced once, as in jax.jit. Then the module `plans` evaluates the trace under jax.value_and_grad, with
 an additional input of zeros for each lookup. The gradient of this input is the gradient of the looked-up rows. So
-lookups allocate no array of the table's size, and all other code of the function may be any JAX code. A primitive reads
-the rows, and outer transformations that trace or differentiate the tables see this read. So second derivatives are
-right.
+lookups allocate no array of the table's size. The function may contain any JAX code, but may use a table only in
+lookups and as `table.weights`. A primitive reads the rows, and outer transformations that trace or differentiate the
+tables see this read. So second derivatives are right.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_variables_inside_tf_function() -> None:
 
 def test_jax_arrays_are_donated_on_request() -> None:
     jax = pytest.importorskip("jax")
-    table = jax.numpy.add(of("jax", START), 0)  # JAX's memory: JAX does not write over NumPy's
+    table = jax.numpy.add(of("jax", START), 0)  # memory of JAX, because JAX does not write over NumPy's memory
     place = table.unsafe_buffer_pointer()
     out = islices.scatter(table, slices("jax"), donate=True)
     assert out.unsafe_buffer_pointer() == place

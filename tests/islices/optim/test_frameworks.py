@@ -59,7 +59,7 @@ class Row(NamedTuple):
     #: form of the framework's gradients: "sparse", "summed" (sparse without duplicates) or "dense"
     gets: str = "sparse"
     duplicates: str = "sum"
-    #: True if means and sums of squares must have equal bits, even if weights may not
+    #: True if means and sums of squares must have equal bits, even if weights may differ
     exact: bool = False
     columns: int = 3
     dtype: str = "float32"

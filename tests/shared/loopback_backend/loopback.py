@@ -86,7 +86,7 @@ for _name in """
     copy deepcopy reduce reduce_ex getstate dir sizeof format str bytes fspath call enter exit
 """.split():  # noqa: SIM905 (a list of them would be a line each)
     setattr(Opaque, f"__{_name}__", _refusal(f"__{_name}__"))
-Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators hand over to those above
+Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators then call the methods above
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
