@@ -5,7 +5,8 @@ The backend compensates for the following properties of JAX. The modules `precis
 more.
 
 - Inside `jax.jit`, shapes are static, so an operation cannot remove a slot. Instead, the slot's index becomes the
-  sentinel ``rows``. `BCOO` marks its padding with the same index. The values of padding slots need not be zero.
+sentinel ``rows``, which is the number of rows. `BCOO` marks its padding with the same index. The values of padding
+slots need not be zero.
 - XLA replaces ``a / broadcast(b)`` by a product with the reciprocal, even in eager code, and the result can be wrong by
   1 ulp. So `div` first broadcasts the divisor; in traced code, a barrier separates the broadcast from the division. XLA
   also merges a product and a sum into a fused multiply-add, and moves additions into scatters, even across a barrier.

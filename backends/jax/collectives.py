@@ -5,7 +5,7 @@ This module compensates for the following properties of JAX:
 
 - JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape, which takes 20 to 100
   ms. So bytes are padded to one of 256 lengths (`LENGTHS`). If the lengths of parts are very unequal, the parts are
-  sent in rounds. All messages of a round are as long as its longest part.
+  sent in rounds. All messages of a round are padded to the length that its longest part needs.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
   others after it. So a collective with a timeout runs in a separate thread, which is abandoned after the timeout.
 """
@@ -255,7 +255,8 @@ class AxisGroup(ArrayGroup):
         return blocks.reshape(x.shape)
 
 
-#: An all_gather for shard_map. shard_map knows that its result is the same on every rank, so out_specs may say so.
+#: An all_gather for shard_map. shard_map knows that the result is the same on every rank, so out_specs may declare
+#: this.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

@@ -37,8 +37,8 @@ Wanted = tuple[bool, ...]
 class Plan:
     """A plan for the evaluation of a jaxpr. Some of the jaxpr's inputs are marked leaves.
 
-    `wanted` contains a flag for each output, which is True if the output may have a gradient. None means that all may
-    have one.
+    `wanted` contains a flag for each output, which is True if the output may have a gradient. If `wanted` is None, all
+    outputs may have a gradient.
     """
 
     def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
@@ -114,7 +114,7 @@ def _moves(v: Any) -> bool:
 
 def _line(eqn: Any) -> str:
     """Return " at file:line" for the user's code that made an equation. JAX caches the jaxprs of its functions, so
-    sometimes only JAX's code is known. Then return ""."""
+    sometimes only JAX's code is known. In this case, return ""."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -127,7 +127,7 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
     """Evaluate a jaxpr. Return its outputs and, for each slot, the values that the read found, such as row numbers. If
-    an output is a marked leaf but not an `Operand`, the result contains None."""
+    an output is a marked leaf but not an `Operand`, return None in place of this output."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))

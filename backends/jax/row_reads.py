@@ -55,8 +55,8 @@ class Slot:
     rounds: int | None = None  # the number of loops around the branch that contains the read; None if no branch does
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop with `length` rounds, if this is a slot in its body. The loop sums a dense gradient
-        over its rounds, so a dense slot stays the same."""
+        """Return the slot of a loop that has `length` rounds, and whose body contains this slot. The loop sums a dense
+        gradient over its rounds, so a dense slot stays the same."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)

@@ -220,8 +220,8 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine its last bit, the
-        norm is -1."""
+        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine the last bit of
+        the norm, the result is -1."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

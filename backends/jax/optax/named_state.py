@@ -134,8 +134,8 @@ def start_from(
     states : dict of str to dict of str to array
         For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
         the names that `islices.optim` uses. `islices.load`, and `state_of` for optax, torch and Keras, return this
-        form. All parameters must have the same step count, because optax has only one. Schedules also continue from
-        this count.
+        form. All parameters must have the same step count, because an optax state has only one. Schedules also continue
+        from this count.
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch". `semantics` is required for momentum and for
         amsgrad's maximum, because frameworks store these arrays differently. If `state` comes from `from_optim`, arrays

@@ -236,10 +236,10 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
     Notes
     -----
-    All rows share one step count, so rows that a gradient does not contain do not catch up later. If a gradient
-    contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient. (In jit,
-    XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants. SPEC
-    clause 16.
+    All rows share one step count. A row gets no later update for the steps whose gradients did not contain it. If a
+    gradient contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient.
+    (In jit, XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants.
+    SPEC clause 16.
 
     Examples
     --------
@@ -282,8 +282,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 # ---------------------------------------------------------------------- islices.optim
 def from_optim(optimizer: Optimizer) -> Transformation:
-    """Convert an optimizer of `islices.optim` to a transformation. In eager code and in jit, its steps have the same
-    bits as the optimizer's steps.
+    """Convert an optimizer of `islices.optim` to a transformation. In eager code and in jit, steps of the
+    transformation have the same bits as steps of the optimizer.
 
     Parameters
     ----------
