@@ -298,7 +298,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     def gradient(values: Any) -> Any:
         indices = ops.convert_to_tensor(np.array([1, 1]))
         slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
-        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's BCOO is no IndexedSlices
+        return slices if BACKEND == "jax" else islices.to_native(slices)  # to_native would return a BCOO
 
     values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
     if compiled and BACKEND == "jax":

@@ -206,7 +206,7 @@ SUMMED = """
     assert (table.numpy().ravel().tolist(), bias.numpy().tolist()) == ([0.0, -3.0, 0.0, 0.0], [-4.0])
 """
 
-#: In a function under tf.cond, Keras raises.
+#: `build` and `compile` must raise before training, because Keras does not support this accumulation on replicas.
 REFUSED = """
     def refused(call):
         try:

@@ -1,4 +1,5 @@
-"""Test whether row updates work in place, write nothing if they raise, and respect autograd and donation."""
+"""Test that row updates work in place where the framework can, write nothing if they raise, record nothing in autograd,
+and donate arrays on request."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _refusal(name: str) -> Any:
     return refuse
 
 
-#: Python reads special methods from the class, without __getattribute__. These are all special methods but the
-#: arithmetic.
+#: Python reads special methods from the class, without __getattribute__. The list omits the arithmetic that
+#: LoopbackArray allows.
 for _name in """
     array array_interface array_struct array_priority array_function dlpack dlpack_device buffer
     len iter next reversed contains getitem setitem delitem missing length_hint
