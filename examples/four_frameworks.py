@@ -1,7 +1,7 @@
 """Train the same model on four frameworks, and compare the tables after ten steps.
 
-Only `score` uses operations of the framework: a product and a sum, whose gradient is `target`. The lookup, its
-gradient, the clipping and lazy Adam are functions of islices, which have the same bits on each framework.
+Only `score` uses operations of the framework: a product and a sum. Its gradient with respect to `bags` is `target`. The
+lookup, its gradient, the clipping and lazy Adam are functions of islices, which have the same bits on each framework.
 """
 
 import numpy as np

@@ -18,13 +18,13 @@ WORDS, DIM, SENTENCES, STEPS = 1_000_000, 16, 64, 30
 
 
 def rows(start: int, stop: int) -> np.ndarray:
-    """Return the initial values of rows `start` to `stop`; all ranks compute the same values."""
+    """Return the initial values of rows `start` to `stop - 1`; all ranks compute the same values."""
     k = np.arange(start * DIM, stop * DIM, dtype=np.float32).reshape(-1, DIM)
     return np.sin(k) / DIM
 
 
 def sentences(step: int) -> np.ndarray:
-    """Return an array of shape (sentences, 3). Each line has two words of one sentence, and one word of another
+    """Return an array of shape (sentences, 3). Each row has two words of one sentence, and one word of another
     sentence. All ranks compute the same array, and each rank uses a part of the array."""
     draw = np.random.default_rng(step)
     topics = draw.integers(0, 10, SENTENCES)

@@ -52,7 +52,7 @@ FRAMEWORKS = {
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
-#: folder of backends/ -> other folders that it imports from: Keras's backends, and the former folder of Keras's module
+#: folder of backends/ -> other folders from which it may import
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: (module, imported module), for imports in functions that need no framework and no extra -> the reason
 LATE = {

@@ -5,13 +5,14 @@ The backend compensates for the following properties of JAX. The modules `precis
 more.
 
 - Inside `jax.jit`, shapes are static, so an operation cannot remove a slot. Instead, the slot's index becomes the
-  sentinel ``rows``. `BCOO` marks its padding with the same index. The values of padding slots need not be zero.
+sentinel ``rows``, which is the number of rows. `BCOO` marks its padding with the same index. The values of padding
+slots need not be zero.
 - XLA replaces ``a / broadcast(b)`` by a product with the reciprocal, even in eager code, and the result can be wrong by
   1 ulp. So `div` first broadcasts the divisor; in traced code, a barrier separates the broadcast from the division. XLA
   also merges a product and a sum into a fused multiply-add, and moves additions into scatters, even across a barrier.
   Only a selection between the product and the sum prevents both, and `precision.apart` inserts one.
-- JAX compiles each operation again for every new shape. So operations that only copy memory use NumPy views of CPU
-  arrays, which need no compilation.
+- JAX compiles each operation again for every new shape. So several operations that only copy memory, such as
+  `read_rows`, use NumPy views of CPU arrays, which need no compilation.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class JaxBackend(Backend):
         if len(x.sharding.device_set) == 1:
             start = x.unsafe_buffer_pointer()
             return start, start + x.nbytes
-        shards = x.addressable_shards  # the first piece identifies an array that consists of several pieces
+        shards = x.addressable_shards  # the memory of the first shard identifies an array that has several
         return self.memory_span(shards[0].data) if shards else None
 
     def asarray(self, array: Host, like: Array | None = None) -> Array:
@@ -132,7 +133,7 @@ class JaxBackend(Backend):
             indices, row = None, look.views[1].reshape(look.shapes[1][:1])
             padded = bool((row == shape[0]).any())
             look = look._replace(shapes=[look.shapes[0], row.shape], views=[look.views[0], row])
-        # padding slots may contain anything, so nothing is known about rows yet
+        # padding slots may contain any values, so slices with padding do not count as coalesced
         return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 
     def to_native(

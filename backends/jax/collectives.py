@@ -1,11 +1,11 @@
-"""Use JAX as an engine of `islices.distributed`. Ranks are the processes of `jax.distributed`, or mapped axes in a
-program.
+"""Use JAX as an engine of `islices.distributed`. Ranks are the processes of `jax.distributed` or, within a program, the
+positions along mapped axes.
 
 This module compensates for the following properties of JAX:
 
 - JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape, which takes 20 to 100
-  ms. So bytes are padded to one of a few lengths (`LENGTHS`). If the lengths of parts are very unequal, the parts are
-  sent in rounds. All messages of a round are as long as its longest part.
+  ms. So bytes are padded to one of 256 lengths (`LENGTHS`). If the lengths of parts are very unequal, the parts are
+  sent in rounds. All messages of a round are padded to the length that its longest part needs.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
   others after it. So a collective with a timeout runs in a separate thread, which is abandoned after the timeout.
 """
@@ -37,11 +37,12 @@ lax: Any = typed_lax  # some versions have no type annotations for collectives
 AXIS = "islices_ranks"
 BY_RANK: Any = PartitionSpec(AXIS)
 HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
-#: The possible lengths of messages. There are 8 lengths per power of two, so at most an eighth of a message is padding.
-#: One byte can encode a length. Each length is a multiple of 16, so that arrays in rows of this length are aligned.
+#: The possible lengths of messages. There are 8 lengths per power of two, so at most an eighth of a message of more
+#: than 128 bytes is padding. One byte can contain the position of a length in this list. Each length is a multiple of
+#: 16, so that arrays in rows of this length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 _length_class = partial(bisect.bisect_left, LENGTHS)
-#: Rounds replace a single exchange of equal parts if they send fewer bytes by this factor.
+#: Rounds replace a single exchange of equal parts if the rounds send fewer bytes by at least this factor.
 WORTH_ROUNDS = 2
 
 
@@ -113,8 +114,8 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """Send each part in a separate round, and return the parts that are received from each rank. In round `shift`,
-        each rank sends to the rank whose number is higher by `shift`, modulo the size of the group.
+        """Send the part for each other rank in a separate round, and return the part that is received from each rank.
+        In round `shift`, each rank sends to the rank whose number is higher by `shift`, modulo the size of the group.
 
         All messages in round `shift` have the length ``longest[shift - 1]``.
         """
@@ -191,14 +192,14 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the ranks of the program's mapped axes whose names are in `group`.
+    """Return the group of the ranks along the program's mapped axes whose names are in `group`.
 
-    Return None if no array is traced and `group` does not contain the names of mapped axes.
+    Return None if no array is traced and `group` is not the name, or a tuple of names, of mapped axes.
 
     Raises
     ------
     NameError
-        Arrays are traced, and no mapped axis has a name that `group` contains.
+        Arrays are traced, and a name in `group` is not the name of a mapped axis.
     ValueError, TypeError
         Arrays are traced, and `group` is not a name or a tuple of names. None raises ValueError.
     """
@@ -227,7 +228,7 @@ def _axis_size(name: str, *, required: bool) -> int | None:
 
 
 class AxisGroup(ArrayGroup):
-    """The ranks of mapped axes. The ranks are numbered in row-major order, so the index on the last axis changes
+    """The ranks along mapped axes. The ranks are numbered in row-major order, so the index on the last axis changes
     fastest."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int]) -> None:
@@ -254,7 +255,8 @@ class AxisGroup(ArrayGroup):
         return blocks.reshape(x.shape)
 
 
-#: An all_gather for shard_map. shard_map knows that its result is the same on every rank, so out_specs may say so.
+#: An all_gather for shard_map. shard_map knows that the result is the same on every rank, so out_specs may declare
+#: this.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

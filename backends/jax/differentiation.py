@@ -1,9 +1,10 @@
 """Use JAX to differentiate with respect to the rows that a function looks up.
 
 The function is traced once, as in jax.jit. Then the module `plans` evaluates the trace under jax.value_and_grad, with
-an additional input of zeros for each lookup. The gradient of this input is the gradient of the looked-up rows. So no
-array of the table's size is allocated, and the function may contain any JAX code. A primitive reads the rows, and outer
-transformations that trace or differentiate the tables see this read. So second derivatives are right.
+an additional input of zeros for each lookup. The gradient of this input is the gradient of the looked-up rows. So
+lookups allocate no array of the table's size. The function may contain any JAX code, but may use a table only in
+lookups and as `table.weights`. A primitive reads the rows, and outer transformations that trace or differentiate the
+tables see this read. So second derivatives are right.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
 
 
 class Aux:
-    """The auxiliary output of a traced function. JAX returns its arrays, and this object stores all other values."""
+    """The auxiliary output of a traced function. JAX returns its traced arrays, and this object stores all other
+    values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
         """Return the traced arrays of a tree, and store its structure and all other leaves. If this object stored

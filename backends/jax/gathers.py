@@ -1,5 +1,5 @@
-"""Compute row-sparse gradients of functions of plain arrays. Gathers and slices that read rows of a parameter are
-detected.
+"""Compute row-sparse gradients of functions of plain arrays. The module detects gathers and slices that read rows of a
+parameter.
 
 The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So a sparse
 gradient needs no array of the parameter's size, and models need no special layers. May import: `jax`, `numpy`, the

@@ -2,8 +2,8 @@
 bfloat16.
 
 JAX's `device_put` shares NumPy's memory if it is aligned to 64 bytes. A view keeps its array alive, and JAX does not
-reuse a donated buffer that has a view. islices does not use DLPack, because it is no faster, rejects read-only and
-bfloat16 memory, and writes a line to stderr for each unaligned array.
+reuse a donated buffer that has a view. islices does not use DLPack, because DLPack is no faster than these views,
+rejects read-only and bfloat16 memory, and writes a line to stderr for each unaligned array.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: JAX's trace state if nothing is being traced. A comparison with it is cheaper than entering the scope above.
+    #: JAX's trace state if nothing is being traced. A comparison with it is cheaper than entering
+    #: `ensure_compile_time_eval`.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -69,8 +70,8 @@ def put(array: Host, like: Array) -> Array:
 
 def place(like: Any) -> Any:
     """Return the device on which a result should be, which is the device of `like`. Return None, so that JAX chooses
-    the device, if `like` is traced, is not a JAX array, or is on several devices. Also return None if it is uncommitted
-    on the default platform."""
+    the device, if `like` is traced, is not a JAX array, or is on several devices. Also return None if `like` is
+    uncommitted on the default platform."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)
@@ -83,8 +84,8 @@ def place(like: Any) -> Any:
 def narrow(array: Host) -> Host:
     """Convert a 64-bit array to a dtype that JAX can store without jax_enable_x64. int64 becomes int32.
 
-    Raise IndexError if int32 cannot represent a number. Raise TypeError for all other dtypes, except for float64 within
-    `precision.scope`.
+    Raise IndexError if int32 cannot represent a number. Within `precision.scope`, float64 stays float64. All other
+    dtypes raise TypeError.
     """
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)

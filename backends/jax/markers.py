@@ -62,7 +62,7 @@ def _lookup(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[st
 
 
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    return lookup_p.bind(*primals, **params), tangents[0]  # it includes that of the weights
+    return lookup_p.bind(*primals, **params), tangents[0]  # the tangent of the rows includes that of the weights
 
 
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:

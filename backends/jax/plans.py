@@ -28,7 +28,7 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
-#: The number of rewritten nested functions in the cache. Each keeps its compiled code in memory.
+#: The largest number of rewritten nested functions in each cache. Each function keeps its compiled code in memory.
 KEPT = 128
 
 Wanted = tuple[bool, ...]
@@ -37,8 +37,8 @@ Wanted = tuple[bool, ...]
 class Plan:
     """A plan for the evaluation of a jaxpr. Some of the jaxpr's inputs are marked leaves.
 
-    `wanted` contains a flag for each output, which is True if the output may have a gradient. None means that all may
-    have one.
+    `wanted` contains a flag for each output, which is True if the output may have a gradient. If `wanted` is None, all
+    outputs may have a gradient.
     """
 
     def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
@@ -114,7 +114,7 @@ def _moves(v: Any) -> bool:
 
 def _line(eqn: Any) -> str:
     """Return " at file:line" for the user's code that made an equation. JAX caches the jaxprs of its functions, so
-    sometimes only JAX's code is known. Then return ""."""
+    sometimes only JAX's code is known. In this case, return ""."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -127,7 +127,7 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
     """Evaluate a jaxpr. Return its outputs and, for each slot, the values that the read found, such as row numbers. If
-    an output is a marked leaf but not an `Operand`, the result contains None."""
+    an output is a marked leaf but not an `Operand`, return None in place of this output."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -320,8 +320,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return a dict that maps leaves to their uses in several plans that are not reads of rows. If a plan returns a
-    leaf whose mark in `outputs` is None, this is also such a use."""
+    """Return a dict that maps each leaf to one of its uses in several plans. Reads of rows do not count as uses. If a
+    plan returns a leaf whose mark in `outputs` is None, this counts as a use."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -330,7 +330,7 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
 
 
 #: The rules of equations that contain jaxprs. Their third argument contains a flag for each result, which is True if
-#: the result has a gradient.
+#: the result may have a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     # shardings and donation do not change values, so the compiler may decide about them
     "jit": _calling(jax.jit, "inline"),

@@ -1,7 +1,7 @@
 """Use 64-bit types in JAX, even if the user has not set `jax_enable_x64`.
 
-The core always computes norms in float64. So while primitives run, `scope` turns 64-bit types on for the current
-thread. This module compensates for the following properties of JAX:
+The core computes norms in float64. So while primitives run, `scope` turns 64-bit types on for the current thread. This
+module compensates for the following properties of JAX:
 
 - Inside `jax.jit`, the scope is active only while JAX traces the function. JAX 0.7 lowers the result with the user's
   setting, and narrows each 64-bit *literal* to 32 bits, so that the program does not compile. JAX does not narrow
@@ -87,8 +87,8 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Convert a traced float64 of the core to another dtype if the user has not turned 64-bit types on. The gradient
-    raises TypeError, because JAX cannot compute it in this case."""
+    """Convert a traced float64 of the core to another dtype, for users who have not turned 64-bit types on. The
+    gradient raises TypeError, because JAX cannot compute it in this case."""
     return lax.convert_element_type(x, dtype)
 
 

@@ -26,7 +26,7 @@ from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
 #: The value of a guard. It is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32, and so do its powers
-#: below the 2^30th. float32 can represent it exactly.
+#: from the 2nd to the 2^30th. float32 can represent it exactly.
 GUARD = 0x9E377B
 
 #: (an array of values, the arrays of row numbers that belong to it)
@@ -68,7 +68,7 @@ def _owner(child: Any) -> Backend:
 
 def _slices_apart(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
     # Uncoalesced slices have one guard per slot, which can be concatenated, cut and sharded like the values. The slots
-    # of coalesced slices must stay in order.
+    # of coalesced slices must stay in order, so these slices have a single guard.
     static = s.dense_shape, s.coalesced, s.padded
     if isinstance(s._values, Leaves):
         return s._values.leaves, static

@@ -1,4 +1,4 @@
-"""Define the rules of operations that read rows of a marked parameter, or return the parameter unchanged.
+"""Define the rules of operations that read rows of a marked parameter, or pass the whole parameter on.
 
 May import: `jax`, `numpy`, `islices.backend`, this folder, `islices.backends.jax.host_calls`.
 """
@@ -39,23 +39,24 @@ Marks = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """A read of a leaf. Each slot has a delta, which is an additional input whose gradient is the gradient of the
+    """A read of a leaf. Each slot has a delta, an additional input. The gradient of the delta is the gradient of the
     values that are read. `found` describes further results of the read, such as row numbers."""
 
     leaf: int
     shape: tuple[int, ...]  # the shape of the delta, (*loops, n, *row_shape)
     dtype: Any
-    #: the abstract values of the found values: ids and their extras, or () for an array with a dense gradient
+    #: the abstract values of what the read found: ids and their extras, the other operand of a product, or () for an
+    #: array with a dense gradient
     found: tuple[Any, ...]
-    rows: int = -1  # the id that is not a row; -1 if the slot has no ids
+    rows: int = -1  # the number of rows, which as an id means no row; -1 if the slot has no ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # only for a Table: the record of the lookup, or of the use of the weights
     axes: tuple[str, ...] = ()  # the transformations ("vmap", "scan") that add axes before the axes of ids
-    rounds: int | None = None  # the number of loops around a branch, which may not run; None if there is no branch
+    rounds: int | None = None  # the number of loops around the branch that contains the read; None if no branch does
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop with `length` rounds, if this is a slot in its body. The loop sums a dense gradient
-        over its rounds, so a dense slot stays the same."""
+        """Return the slot of a loop that has `length` rounds, and whose body contains this slot. The loop sums a dense
+        gradient over its rounds, so a dense slot stays the same."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
@@ -118,7 +119,7 @@ def passed(eqn: Any, outputs: Marks) -> Evaluation:
 
 
 def constant(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of an equation that stops gradients."""
+    """Return the evaluation of an equation through which marked leaves get no gradient."""
 
     def run(values: Any, deltas: Any) -> Outcome:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []

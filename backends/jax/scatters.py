@@ -46,9 +46,9 @@ _OTHER_SIGN = {"i": "u", "u": "i"}
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
     """Group traced indices, and return (ids, places).
 
-    `ids` is as long as `indices`. The distinct indices in ascending order come first, followed by `rows` in all unused
-    entries. `places` contains the position of each slot's index in `ids`. Indices out of range count as the additional
-    row `rows`.
+    `ids` is as long as `indices`. The distinct indices in ascending order come first, and all unused entries after them
+    contain `rows`. `places` contains the position of each slot's index in `ids`. Indices out of range count as the
+    additional row `rows`.
     """
     sentinel = check_sentinel(rows, indices.dtype)
     indices, n = within(indices, indices, sentinel, sentinel), indices.shape[0]

@@ -1,9 +1,9 @@
 """Define the rules of operations that read a Table, or use its weights as an array.
 
 Each lookup is a slot, and its gradient is the gradient of the rows or bags. If the code uses the weights as an array
-(`islices_operand`), each product with them is also a slot. Such a slot stores the gradient of the product and the other
-operand as factors. Every other use is a slot with a dense gradient of the weights. May import: `jax`, `numpy`, the
-core, this folder.
+(`islices_operand`), each matrix product with them is also a slot. Such a slot stores the gradient of the product and
+the other operand as factors. Every other use is a slot with a dense gradient of the weights. May import: `jax`,
+`numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Return the evaluation of an equation that uses the weights as an array and is not a product. Each operand that is
-    the weights becomes a slot with a dense gradient."""
+    """Return the evaluation of an equation that uses the weights as an array and has no other rule. Each operand that
+    is the weights becomes a slot with a dense gradient."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
@@ -114,7 +114,7 @@ def whole(eqn: Any, marks: Marks) -> Evaluation:
 
 RULES: dict[str, Rule] = {
     "islices_lookup": _lookup,
-    # these weights belong to a lookup of another differentiation, or of none
+    # the slot of `islices_lookup` has the gradient of the rows, so the weights from which they are read need no mark
     "islices_hidden": constant,
     "islices_operand": lambda eqn, marks: passed(eqn, (Operand(marks[0].leaf),)),
     "stop_gradient": constant,
@@ -129,7 +129,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return how a slot uses its table. `dtype` is the dtype of the weights. Return None if the slot is in a branch
+    """Describe how a slot uses its table. `dtype` is the dtype of the weights. Return None if the slot is in a branch
     that is known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))

@@ -44,7 +44,8 @@ _keyval: list[int] = []
 
 def default_group(timeout: float | None) -> Group:
     """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError if mpi4py or an MPI
-    library is missing, and RuntimeError if MPI is not running.
+    library is missing. Raise RuntimeError if MPI is not running, rejects calls from this thread, or is not the
+    launcher's MPI library.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -160,7 +161,7 @@ class MPIGroup(Group):
         check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
         outs = [empty((length,), np.uint8) for length in lengths]
         outs[self.rank] = parts[self.rank]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # ranks start with different ones
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
         requests: list[Any] = []
         try:
@@ -195,7 +196,7 @@ class MPIGroup(Group):
             return RankTimeout(f"{self.engine}: {who} did not come within {self.timeout:g} s", ranks=ranks)
         from mpi4py import MPI
 
-        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_PROC_ABORTED", "ERR_REVOKED")  # mpi4py may lack one
+        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_PROC_ABORTED", "ERR_REVOKED")  # some may be missing
         gone = {getattr(MPI, name) for name in names if hasattr(MPI, name)}
         if isinstance(error, MPI.Exception) and error.Get_error_class() in gone:
             return RankError(f"{self.engine}: another rank has ended: {error}")

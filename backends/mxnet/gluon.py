@@ -1,8 +1,9 @@
 """Clip the dense or row_sparse gradients of Gluon in place, with a function or in a Trainer.
 
-mxnet.gluon.utils.clip_global_norm multiplies gradients by an array, and in MXNet the product of a row_sparse array and
-an array is dense. So MXNet's function makes a dense copy of the whole table, and if the norm is NaN, all rows become
-NaN. With this module, gradients keep their type and rows, and you need only change the import in a training script.
+mxnet.gluon.utils.clip_global_norm multiplies gradients by a dense array, and in MXNet the product of a row_sparse array
+and a dense array is dense. So MXNet's function makes a dense copy of the whole table, and if the norm is NaN, all rows
+become NaN. With this module, gradients keep their type and rows, and you need only change the import in a training
+script.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -35,7 +36,7 @@ def clip_global_norm(
     semantics: Semantics = "mxnet",
     nonfinite: Nonfinite = "propagate",
 ) -> Any:
-    """Scale arrays in place, so that the norm of all together is at most `max_norm`.
+    """Scale arrays in place, so that the norm of all arrays together is at most `max_norm`.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ def clip_global_norm(
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """Return an array of mx.nd that shares the memory of `x`. Raise TypeError or ValueError if `x` is invalid."""
+    """Return `x`, or an mx.nd array that shares its memory if `x` is an mx.np array. Raise TypeError or ValueError if
+    `x` is invalid."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")

@@ -4,7 +4,7 @@ The capture adds a constant of -0.0 to the rows of a layer, which changes no bit
 gradient of the rows. MXNet sums this gradient over backward passes, even for frozen layers. Gluon's forward hooks
 cannot replace an output, so the capture replaces `forward` on the instance while the context is open. Other reads of
 the weights, for example by a tied output layer or a penalty, would contribute to the gradient without being captured.
-So while autograd records, `data` and `list_data` of the Parameter raise TypeError.
+So while autograd records, `data` and `list_data` of the Parameter raise TypeError outside of the layer.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """

@@ -1,5 +1,5 @@
-"""Import MXNet 1.9.1 with a current NumPy, which no longer has some names that MXNet uses, such as np.bool, np.PZERO
-and np.mirr.
+"""Import MXNet 1.9.1 with a current NumPy, which no longer has some names that MXNet uses, such as np.int, np.PZERO and
+np.mirr.
 
 MXNet's modules get special builtins, whose ``__import__`` returns a stand-in for NumPy. The stand-in has all names of
 NumPy and the missing names, which functions of MXNet can also read later. No other module sees the stand-in:
@@ -34,8 +34,8 @@ def import_mxnet() -> Any:
     Raises
     ------
     ImportError
-        MXNet is not installed, or cannot be loaded on this machine. Modules of MXNet that are only partly imported are
-        removed.
+        MXNet is not installed. If MXNet cannot be loaded on this machine, its error passes through, for example
+        OSError. After an error, modules of MXNet that are only partly imported are removed.
     """
     with _lock:
         if PACKAGE in sys.modules:
@@ -77,7 +77,8 @@ def _function(name: str, successor: str = "") -> Callable[..., Any]:
     return call
 
 
-#: The names that MXNet 1.9.1 uses and NumPy no longer has. Some of them are in lists of strings in MXNet.
+#: The names that MXNet 1.9.1 uses and that some or all current versions of NumPy lack. Some of them are in lists of
+#: strings in MXNet.
 LOST: dict[str, Any] = {
     **dict.fromkeys(("PINF", "Inf"), np.inf),
     **dict.fromkeys(("NaN", "NAN"), np.nan),
@@ -103,10 +104,11 @@ LOST: dict[str, Any] = {
 
 
 class _StandIn(types.ModuleType):
-    """A module that has all names of the installed NumPy, and the names that NumPy no longer has."""
+    """A module that has all names of the installed NumPy and, in addition, the names in `LOST`."""
 
     def __getattr__(self, name: str) -> Any:
-        found = vars(np).get(name, LOST.get(name))  # LOST first, because NumPy's __getattr__ warns for some names
+        # LOST before getattr, because NumPy's __getattr__ warns for some names
+        found = vars(np).get(name, LOST.get(name))
         return getattr(np, name) if found is None else found
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-#: a literal or an emphasis, which is kept; MARKUP also finds characters that reStructuredText would read as a beginning
+#: a literal or an emphasis, which is kept; MARKUP also finds characters that reStructuredText would read as the
+#: beginning of markup
 KEPT = r"``.+?``|`[^`]+`|(?<![\w*])\*{1,2}\w[^*]*\w\*{1,2}(?![\w*])"
 MARKUP = re.compile(KEPT + r"|(?<![\w\\*])\*(?=\w)|(?<![\w\\])\|(?=\w)")
 PROMPTS = (">>>", "...")

@@ -1,5 +1,5 @@
 // An adapter in JavaScript: islices conform --command "node adapter.js", islices judge --command "node adapter.js".
-// The adapter only needs node.
+// The adapter needs only node.
 "use strict";
 const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, int64: BigInt64Array };
 class Unsupported extends Error {}

@@ -37,7 +37,7 @@ def moved(x: Any, by: float) -> Any:
             return x
         wide = np.array(x.data, np.float64)
         kept = np.float64 if x.dtype == "float64" else np.float32
-        if by == 1.0:  # one unit in the last place: a product would round to two if a row has one slot
+        if by == 1.0:  # exactly one unit in the last place, which a product with (1 + eps) may exceed
             farther = np.nextafter(wide.astype(kept), np.copysign(kept(np.inf), wide.astype(kept)))
             return replace(x, data=np.where(wide == 0, wide, farther).tolist())
         return replace(x, data=(wide * (1 + by * EPS[x.dtype])).astype(kept).tolist())

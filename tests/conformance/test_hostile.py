@@ -1,5 +1,5 @@
-"""Test that every backend keeps its promises under hostile calls. If a backend breaks a promise, the suite must notice
-this, and shrink the calls to a small example."""
+"""Test that the NumPy backend keeps its promises under hostile calls. If a backend breaks a promise, the suite must
+notice this, and shrink the calls to a small example."""
 
 from __future__ import annotations
 

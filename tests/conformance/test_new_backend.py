@@ -1,7 +1,7 @@
 """Test `islices new-backend`: the files that it writes, its errors, and the suite's report on an incomplete adapter.
 
-The test follows docs/adapter_author.md. It runs the shell lines of the page one by one, and puts the methods of the
-page's Python block into the skeleton. The framework is that of the sample backend, whose adapter is not used.
+The tests run the shell lines of docs/adapter_author.md one by one, and put the methods of the page's Python block into
+the skeleton. The framework is that of the sample backend, whose adapter is not used.
 """
 
 from __future__ import annotations

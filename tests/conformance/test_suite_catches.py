@@ -2,7 +2,7 @@
 harness errors.
 
 The backend is `loopback`, whose arrays are opaque. The suite runs in mode framework, which uses the adapter's
-primitives. Each test breaks one part of the backend.
+primitives. Most tests break one part of the backend.
 """
 
 from __future__ import annotations
@@ -178,6 +178,6 @@ TOUCHES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("touch", TOUCHES)
 def test_whatever_looks_at_an_array_raises(touch: str) -> None:
     x = loopback.box(np.ones(2, np.float32))
-    # NumPy's functions raise before they read the array, because its class has no __array_ufunc__
+    # NumPy's functions raise before they read the array, because `__array_ufunc__` of its class is None
     with pytest.raises(TypeError if touch == "ufunc" else loopback.TouchedError):
         TOUCHES[touch](x)

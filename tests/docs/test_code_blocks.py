@@ -1,4 +1,5 @@
-"""Test that every code block of the README and of docs/ runs.
+"""Test the code blocks of the README and of docs/. Python programs run, and so do `islices` commands whose output the
+page shows. Of shell blocks, only the names of targets and commands are checked; TOML blocks must parse.
 
 The blocks of one page run in order, in one folder and in separate processes. A later block may read a file that an
 earlier block wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the nearest earlier

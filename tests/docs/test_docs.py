@@ -1,5 +1,5 @@
-"""Test the documentation: the build needs no network and gives no warning, and the pages contain every public name
-once."""
+"""Test the documentation: the build gives no warning, pages load nothing from other sites, docstrings are complete, and
+docs/stability.md lists the public names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
 }
 #: public names to which no clause of the specification applies
 NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
-#: classes whose instances functions return: users do not call these classes, so that parameters need no docstring
+#: classes whose instances functions return: users do not call these classes, so the parameters need no docstring
 MADE = {"Capture", "Optimizer", "PerSample"}
 #: numpydoc's codes for: no docstring; no summary; parameters missing, unknown or in another order; no section Returns
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
@@ -88,7 +88,7 @@ def codes(path: str, x: Any) -> set[str]:
     """Return the codes of numpydoc's checks that apply to the docstring of `x`.
 
     In modules for frameworks, a class without an ``__init__`` inherits the framework's parameters, and a function may
-    pass parameters on. Such a docstring may name the source of these parameters instead.
+    pass parameters on. The docstring may then name the source of these parameters instead.
     """
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):

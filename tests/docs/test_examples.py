@@ -1,4 +1,4 @@
-"""Test that every example runs, prints the expected output, and stays short."""
+"""Test that every example runs, gives the expected results, and stays short."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_four_frameworks() -> None:
         np.testing.assert_array_equal(table, tables[0])
 
 
-#: A program with the interface of the public one: an optimizer from a module, sparse tables and a dense layer.
+#: A program with the interface of the public DLRM program: an optimizer from a module, sparse tables and a dense layer.
 PROGRAM = """
 import sys, torch
 import optim.rwsadagrad as rowwise

@@ -25,7 +25,8 @@ PAGE = ROOT / "docs" / "optimizers.md"
 TEXT = PAGE.read_text("utf-8")
 FORMULAS = (ROOT / "docs" / "formulas.md").read_text("utf-8")
 SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
-#: options that some values of `rows` exclude, each with a row in the table
+#: options that may exclude some values of `rows`. An optimizer with such an option may have a separate row in the
+#: table.
 OPTIONS: dict[str, dict[str, Any]] = {"momentum": {"momentum": 0.9}, "weight_decay": {"weight_decay": 0.01}}
 
 

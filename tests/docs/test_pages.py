@@ -1,7 +1,7 @@
 """Check the pages as GitHub shows them.
 
-Links and the answers to tasks must have targets, and the side bar must list every page. Each measured figure must have
-a date, a machine and a command.
+Links and the answers to tasks must have targets, and the side bar must list every page. Each paragraph with a date must
+also have a machine and a command.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ MUTANTS = [
         "Off by one: the index `rows` itself counts as a row, in a graph and for padded slots in mode framework; other "
         "indices out of range are still dropped.",
     ),
-    # ================================================================== jax (5)
+    # ================================================================== jax (6)
     Mutant(
         "jax-set-at-clips",  # blatant
         "backends/jax/scatters.py",

@@ -1,6 +1,7 @@
 """The typical differences between a program and a port of the program, computed by the frameworks themselves.
 
-Gradients come from a lookup in three tables. torch.optim, Keras or optax takes a step on these tables.
+The gradients are random slices of three tables, with duplicates. torch.optim, Keras or optax takes a step on these
+tables.
 """
 
 from __future__ import annotations

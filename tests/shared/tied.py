@@ -1,5 +1,5 @@
-"""Arrays whose sum of squares or absolute values is at or near a midpoint of two float64 numbers, and their exact
-norms.
+"""Make arrays whose sum of squares or absolute values is at or near a midpoint of two float64 numbers, and compute
+exact norms.
 
 May import: `numpy`.
 """

@@ -1,4 +1,5 @@
-"""A torch model with each kind of parameter and gradient, tensors without rounding, and a comparison of models."""
+"""A torch model with each kind of parameter and gradient, tensors of numbers that need no rounding, and a comparison of
+models."""
 
 from __future__ import annotations
 

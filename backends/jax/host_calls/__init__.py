@@ -19,6 +19,6 @@ The code relies on the following properties of XLA's C API (xla/ffi/api/c_api.h 
 
 The version is checked once, when the first program is traced (`parts.available`). If XLA rejects the version, islices
 warns once, and XLA's operations compute the same bits. XLA's operations are also used without numba, under vmap, in
-exported programs, on other platforms, and if the program is traced within ``use_kernels(False)`` or
-``execution("framework")``.
+exported programs, on other platforms, and for tables on several devices. The same is true if the program is traced
+within ``use_kernels(False)`` or ``execution("framework")``.
 """

@@ -2,12 +2,12 @@
 threads.
 
 The docstring of `islices.backends.jax.host_calls` lists the properties of XLA on which this code relies. A *handler* is
-a C function that gets the address of a call frame. Each operation has a *task*, another C function, which the handler
-runs in parts. A *block* is a small piece of memory that counts the parts. Threads claim parts there, and the last
-thread frees the block. The calling thread also runs parts, and waits only for parts that other threads have begun. So
-handlers make progress even if they occupy all of XLA's threads. Parts write to separate memory or add integers, so the
-bits do not depend on the number of threads. This number is `islices.config.get_num_threads()` at the time when the
-program runs.
+a C function that gets the address of a call frame. Each operation has a *task*, another C function, which runs parts of
+the operation. The handler runs the task in several threads. A *block* is a small piece of memory that counts the parts.
+Threads claim parts there, and the last thread frees the block. The calling thread also runs parts, and waits only for
+parts that other threads have begun. So handlers make progress even if they occupy all of XLA's threads. Parts write to
+separate memory or add integers, so the bits do not depend on the number of threads. This number is at most
+`islices.config.get_num_threads()` at the time when the program runs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ VERSION = (0, 1)
 #: Positions in XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
 #: Positions in XLA_FFI_Extension_Base and the metadata after it, and, in words of 4 bytes, in XLA_FFI_Metadata.
+#: `ASKS_METADATA` is the kind of a call for metadata.
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: The words of a block: the number of threads that use it, the next part, the number of parts that have ended, the
-#: number of all parts, and the frame. After these words come arguments for XLA.
+#: The words of a block: the number of references to it, the next part, the number of parts that have ended, the number
+#: of all parts, and the frame. After these words come arguments for XLA.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
-#: The number of parts per thread.
+#: The largest number of parts per thread.
 PARTS = 4
 
 _WORD = ir.IntType(64)
@@ -219,7 +220,7 @@ def target(part: Callable[..., Any]) -> str:
     """Register an XLA handler that calls the template `part` for each part of the work. Return the name of the handler
     in XLA.
 
-    The arguments of the template are the frame, the number of the part, and how many parts there are.
+    The arguments of the template are the frame, the number of the part, and the number of parts.
 
     Compiled code is stored on disk under this name. So the name depends on the values of all variables in the
     template's closure.

@@ -1,10 +1,10 @@
 """Define the operations that compiled handlers run, as templates for numba. Each call of a template computes one part
 of an operation on the buffers of a frame.
 
-One operation groups the slots by row. The operations that sum rows, compute norms or take optimizer steps get these
-groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do not raise
-errors, and read all sizes from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the name under which
-XLA knows an operation.
+One operation groups the slots by row. The operations that sum rows, compute norms of sparse gradients or take optimizer
+steps get these groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do
+not raise errors, and read all sizes from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the name
+under which XLA knows an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -56,9 +56,9 @@ def groups(index: str, place: str | None = None) -> str:
         """Compute (order, starts, named, ids, memory). The operands are the indices and, if the values of the slots are
         not in order, their positions. The attributes are `rows` and the number of values.
 
-        `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row,
-        the place in `order` where the row begins. `named` is the number of rows that have slots. `ids` contains the
-        numbers of these rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
+        `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row
+        that has slots, the place in `order` where these slots begin. `named` is the number of rows that have slots.
+        `ids` contains the numbers of these rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
@@ -119,8 +119,8 @@ def sums(dtype: str, index: str = "") -> str:
     )
 
     def sums(frame, part, parts):
-        """Compute (sums, ids). `sums` contains the sum of each row, followed by zeros. `ids` has the dtype of the
-        indices.
+        """Compute (sums, ids). `sums` contains first the sums of the rows that have slots, and then zeros. `ids` has
+        the dtype of the indices.
 
         For bags, compute only the sums. Each sum is in the row of its bag, and all other rows are zeros.
         """
@@ -220,8 +220,8 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine its last bit, the
-        norm is -1."""
+        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine the last bit of
+        the norm, the result is -1."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

@@ -1,9 +1,9 @@
 """Define the primitive of operations that run as a compiled kernel on CPUs, and as XLA's operations on other platforms.
 
-The choice is made when JAX lowers a program for a platform, so a program need be traced only once. On CPUs, XLA's
+The choice is made when JAX lowers a program for a platform, so a program needs to be traced only once. On CPUs, XLA's
 operations also run under vmap, in exported programs, and for tables on several devices. An exported program may run in
-a process without the kernels. XLA would gather a table on several devices for a kernel. May import: `jax`, the core,
-this folder, `islices.backends.jax.precision`.
+a process without the kernels. For a kernel, XLA would first gather a table that is on several devices. May import:
+`jax`, the core, this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.precision import apart
 from islices.optim.formulas import Formula
 
-#: With at least `SHARED` elements, a second thread is worthwhile. A part has at least `LEAST` elements.
+#: With at least `SHARED` elements, a second thread is worthwhile. Then there is at most one part per `LEAST` elements.
 SHARED, LEAST = 1 << 19, 1 << 16
 
 
@@ -88,7 +88,7 @@ def _takes(*leaves: Slots) -> bool:
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
     """Sum the traced values of each row, and return (sums, ids), which are as long as `indices`. Return None if no
-    kernel may run, or if nothing is traced.
+    kernel may run, or if the indices are not traced.
 
     The ids are ascending. Unused entries at the end contain zeros and the id `rows`. Slots whose index is out of range
     do not count.

@@ -1,6 +1,6 @@
 """Use optax with sparse gradients. The transformations accept `islices.IndexedSlices` as leaves of updates.
 
-optax applies its functions to all leaves of a tree. For JAX, the leaves of slices are the values *and the indices*, so
+optax applies its functions to all leaves of a tree. For JAX, the indices of slices are leaves like the values, so
 optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a
 transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. The clipping
 functions and `apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are the same
@@ -62,14 +62,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        The structures or shapes of both trees differ. Or `updates` contains a Table, arrays of another framework, or
+        The structures or shapes of the two trees differ. Or `updates` contains a Table, arrays of another framework, or
         slices whose indices a transformation of optax has changed.
 
     Notes
     -----
-    The result has the same bits as ``p + to_dense(u)``. Duplicates are summed first, and rows that an update does not
-    contain keep their bits. `optax.apply_updates` adds dense leaves. 16-bit rows are added in float32, and the sum is
-    rounded once. SPEC clauses 3, 5 and 15.
+    Duplicates are summed first. Then the rows that an update contains have the same bits as in ``p + to_dense(u)``, and
+    all other rows keep their bits. `optax.apply_updates` adds dense leaves. 16-bit rows are added in float32, and the
+    sum is rounded once. SPEC clauses 3, 5 and 15.
 
     Examples
     --------

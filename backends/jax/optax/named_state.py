@@ -31,8 +31,8 @@ from islices.core.conversion import convert
 from islices.core.registry import describe
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: class of an optax state -> its fields -> their names in the records of `islices.optim`. Arrays of other classes have
-#: no names.
+#: class of an optax state -> its fields -> their names in the records of `islices.optim`. Arrays of optax's other
+#: classes have no names, except for step counts.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdamState": {"mu": "m", "nu": "v"},
     "ScaleByAmsgradState": {"mu": "m", "nu": "v", "nu_max": "v_max"},
@@ -44,7 +44,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 #: The names of the arrays in the states of `islices.optim`.
 OURS = {"step", "master", *(name for record in RECORDS.values() for name in record.stored)}
-#: The classes, also of schedules, whose count is the number of steps.
+#: The classes of states whose count is the number of steps. The last one is the state of a schedule.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
@@ -128,13 +128,14 @@ def start_from(
     Parameters
     ----------
     state : optax state
-        The result of ``tx.init(params)``. In the new state, other arrays replace its arrays.
+        The result of ``tx.init(params)``. The new state contains the arrays of `states` in place of this state's
+        arrays.
     params : tree of arrays and `islices.Table`
     states : dict of str to dict of str to array
         For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
         the names that `islices.optim` uses. `islices.load`, and `state_of` for optax, torch and Keras, return this
-        form. All parameters must have the same step count, because optax has only one. Schedules also continue from
-        this count.
+        form. All parameters must have the same step count, because an optax state has only one. Schedules also continue
+        from this count.
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch". `semantics` is required for momentum and for
         amsgrad's maximum, because frameworks store these arrays differently. If `state` comes from `from_optim`, arrays

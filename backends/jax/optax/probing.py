@@ -1,5 +1,5 @@
-"""Detect transformations that `on_rows` cannot run. For this purpose, steps on some rows are compared with optax's
-steps on all rows.
+"""Detect transformations that `on_rows` cannot run. The module compares steps on some rows with optax's steps on all
+rows.
 
 The result depends only on the numbers that a transformation returns, not on its name or state. SPEC clause 24.
 """
@@ -37,8 +37,8 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
     ----------
     inner : optax.GradientTransformationExtraArgs
     updates, params, extra
-        The arguments of the next update. The probe replaces them by small arrays with the same structure and row
-        shapes, and traced values in `extra` by ones.
+        The arguments of the next update. The probe replaces `updates` and `params` by small arrays with the same
+        structure and, for slices, the same row shapes. In `extra`, ones replace traced values.
 
     Notes
     -----

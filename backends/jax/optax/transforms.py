@@ -1,4 +1,4 @@
-"""Define transformations of sparse updates, which clip them, or run optax or `islices.optim` on their rows.
+"""Define transformations that clip sparse updates, or run optax or `islices.optim` on the rows of sparse updates.
 
 SPEC clauses 7 to 10 and 16.
 """
@@ -211,10 +211,10 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Parameters
     ----------
     inner : optax.GradientTransformation
-        A transformation that computes each row separately, so that rows of zeros in the gradient do not affect other
-        rows. adam, lion, nadam, adabelief, trace, clipping by a gradient's norm, and nearly all other transformations
-        do so. `on_rows` rejects norms of parameters or moments (lamb, lars), means over rows, factored moments such as
-        in adafactor, and noise.
+        A transformation in which rows of zeros in the gradient do not affect other rows. adam, lion, nadam, adabelief,
+        trace, clipping by a gradient's norm, and nearly all other transformations are of this kind. `on_rows` rejects
+        transformations that use norms of parameters or moments (lamb, lars), means over rows, factored moments such as
+        in adafactor, or noise.
     rows : {"touched", "all"}
         With "touched", only the rows of the gradient are updated. All other rows of the parameters and of the state
         keep their bits, and take no time. With "all", gradients become dense, every row is updated as in optax, and the
@@ -230,15 +230,16 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ------
     TypeError, ValueError, IndexError
         `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
-        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if rows
-        depend on each other. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
+        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if steps on
+        rows differ from steps on the dense gradient. With rows="touched", `init` raises for optax.MultiSteps and
+        optax.apply_every.
 
     Notes
     -----
-    All rows share one step count, so rows that a gradient does not contain do not catch up later. If a gradient
-    contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient. (In jit,
-    XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants. SPEC
-    clause 16.
+    All rows share one step count. A row gets no later update for the steps whose gradients did not contain it. If a
+    gradient contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient.
+    (In jit, XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants.
+    SPEC clause 16.
 
     Examples
     --------
@@ -281,8 +282,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 # ---------------------------------------------------------------------- islices.optim
 def from_optim(optimizer: Optimizer) -> Transformation:
-    """Convert an optimizer of `islices.optim` to a transformation. In eager code and in jit, its steps have the same
-    bits as the optimizer's steps.
+    """Convert an optimizer of `islices.optim` to a transformation. In eager code and in jit, steps of the
+    transformation have the same bits as steps of the optimizer.
 
     Parameters
     ----------

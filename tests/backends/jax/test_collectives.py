@@ -2,7 +2,8 @@
 process.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
-the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
+the order of ranks. If a rank raises an error that the test does not expect, the test fails with the traceback of that
+rank.
 """
 
 import os
@@ -26,7 +27,7 @@ AXIS = "data"
 
 def stacked(counts):
     """Return the values and indices of four ranks, stacked along a new first axis. The indices contain duplicates, and
-    shorter ranks are padded with zeros at row ROWS."""
+    ranks with fewer slots have padding slots with zeros and the index ROWS."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -90,8 +91,8 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Check that all ranks raise if one rank's argument is not a gradient. In the next call one rank's array has
-    another shape, and all ranks must report the shape."""
+    """Check that all ranks raise if one rank's argument is not a gradient. In the next call, rank 3's array has another
+    shape, and all ranks must raise an error that names rank 3."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))

@@ -126,7 +126,7 @@ def test_rows_have_the_bits_of_optax(make: Any) -> None:
     check_same(train(front.on_rows(make()), START, few), lazily(make(), few))
 
 
-#: Transformations of optax, and whether the update of a row depends only on the row.
+#: Transformations of optax, and True if `on_rows` accepts the transformation.
 PROBED: dict[str, tuple[Callable[[], Any], bool]] = {
     "noise": (lambda: optax.chain(optax.add_noise(0.1, 0.55, 0), optax.sgd(0.1)), False),
     "lamb, warming up": (lambda: optax.lamb(optax.linear_schedule(0, 0.1, 1000)), False),

@@ -32,8 +32,8 @@ def test_models_train_by_rows(backend: str) -> None:
     assert " passed" in done.stdout
 
 
-#: The loss is linear in the looked-up rows, and all other factors are powers of two. So each backend's autodiff gives
-#: the table a gradient of the same bits, compiled or eager.
+#: The loss is linear in the looked-up rows, and the coefficients are the labels times powers of two. So each backend's
+#: autodiff gives the table a gradient with the same bits, compiled or eager.
 PROGRAM = """
     import sys
     import numpy as np, keras

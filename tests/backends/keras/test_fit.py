@@ -2,7 +2,8 @@
 
 test_each_backend.py runs this module on all three backends. The reference is a layer that multiplies one-hot ids by its
 table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23). Recorded steps
-run eagerly; test_each_backend.py shows that compiled steps have the same bits for models without rounding.
+run eagerly; test_each_backend.py shows that compiled steps have the same bits for a model whose gradients need no
+rounding.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
         warnings.simplefilter("always")
         fitted(front.row_sparse(model) if sparse else model, front.Stepped(optim.sgd(RATE)), epochs=1)
     found = [str(w.message) for w in seen if "dense gradient" in str(w.message)]
-    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # TensorFlow's is sparse already
+    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # TensorFlow's gradient is sparse already
     assert all("100,000 x 2" in text and "row_sparse(model) before fit" in text for text in found)
 
 
@@ -277,7 +278,7 @@ def test_dynamic_loss_scales() -> None:
     assert_same(weights(got), weights(fitted(made(), ours(), epochs=1)))  # powers of two do not round
     for part in ("step_counter", "dynamic_scale", "iterations"):
         assert float(getattr(got.optimizer, part)) == float(getattr(expected.optimizer, part)), part
-    # the scale is too large: the optimizer skips the step and halves the scale
+    # the scale is too large: the optimizer skips all four steps, and halves the scale at each
     got = scaled_fit(made(), ours(global_clipnorm=1.0), 2.0**127, 1e3 * LABELS)
     assert_same(weights(got), weights(made()))
     assert float(got.optimizer.dynamic_scale) == 2.0**123
@@ -297,7 +298,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     def gradient(values: Any) -> Any:
         indices = ops.convert_to_tensor(np.array([1, 1]))
         slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
-        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's BCOO is no IndexedSlices
+        return slices if BACKEND == "jax" else islices.to_native(slices)  # to_native would return a BCOO
 
     values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
     if compiled and BACKEND == "jax":
@@ -312,7 +313,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     elif compiled:
         import tensorflow as tf
 
-        stepped = isinstance(inner, front.Stepped)  # XLA raises for Stepped
+        stepped = isinstance(inner, front.Stepped)  # Stepped raises if XLA compiles the step
         tf.function(lambda x: optimizer.apply([gradient(x)], [table]), jit_compile=not stepped)(values)
     else:
         optimizer.apply([gradient(values)], [table])

@@ -41,7 +41,8 @@ def gradients(step: int, dtype: str = "float32") -> list[Any]:
 
 
 def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
-    """Return the variables after one call of the optimizer per batch. If `graph`, the calls run in one tf.function."""
+    """Return the variables after one call of the optimizer per batch. If `graph` is True, each call runs in the same
+    tf.function."""
 
     def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
@@ -61,8 +62,8 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Train with functions of islices, and return the weights. Each step concatenates the gradients of its
-    micro-batches, and coalesces, divides and clips the result."""
+    """Train with functions of islices, and return the weights. Each step adds the gradients of its micro-batches,
+    coalesces the sparse sum, and divides and clips the sums."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -205,7 +206,7 @@ SUMMED = """
     assert (table.numpy().ravel().tolist(), bias.numpy().tolist()) == ([0.0, -3.0, 0.0, 0.0], [-4.0])
 """
 
-#: In a function under tf.cond, Keras raises.
+#: `build` and `compile` must raise before training, because Keras does not support this accumulation on replicas.
 REFUSED = """
     def refused(call):
         try:

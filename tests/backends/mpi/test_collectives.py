@@ -22,7 +22,7 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_g
 
 pytestmark = [
     pytest.mark.outside,
-    # a string, because importing mpi4py.MPI starts MPI in the process that runs the tests
+    # `absent` does not import mpi4py.MPI, because this would start MPI in the process that runs the tests
     pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI"),
 ]
 

@@ -18,7 +18,7 @@ from islices.backends.mxnet import gluon as front
 
 RNG = np.random.default_rng(0)
 STEPS, BATCH, ROWS = 5, 8, 12
-IDS = RNG.integers(0, 10, (STEPS, BATCH, 5))  # no batch contains rows 10 and 11
+IDS = RNG.integers(0, 10, (STEPS, BATCH, 5))  # no batch contains row 10 or row 11
 LABELS = RNG.standard_normal((STEPS, BATCH, 1))
 MAX_NORM = 0.05  # below the norm of every gradient in this file
 Step = Callable[[Any, list[Any]], None]

@@ -1,7 +1,8 @@
 """Test TensorFlow's workers and replicas as ranks. Workers are real processes, and replicas run on two logical CPUs.
 
 Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
-the order of ranks. If a rank raises, the launch fails with the traceback of that rank.
+the order of ranks. If a rank raises an error that the test does not expect, the test fails with the traceback of that
+rank.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` followed by a step
-without `max_norm`, but leaves gradients unchanged."""
+"""Test the argument `max_norm` of the optimizers for torch. A step with `max_norm` has the bits of a call of
+`clip_grad_norm_` and then a step without `max_norm`, but leaves gradients unchanged."""
 
 from __future__ import annotations
 

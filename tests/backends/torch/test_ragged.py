@@ -1,7 +1,7 @@
 """Compare lookups of nested (jagged) ids on torch with torch's functions: values and gradients.
 
-torch sums in other orders and multiplies by rounded reciprocals. The comparisons therefore use whole numbers or a
-tolerance of 1e-6.
+torch sums in other orders than islices, and multiplies by rounded reciprocals. The comparisons therefore use whole
+numbers or a tolerance of 1e-6.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Test `value_and_grad(fn, sparse=)` on plain tensors. Gradients equal those of torch, and are sparse for tensors whose
-rows `fn` reads."""
+"""Test `value_and_grad(fn, sparse=)` on plain tensors. Gradients agree with those of torch, and are sparse for marked
+tensors if `fn` only reads rows of them."""
 
 from __future__ import annotations
 

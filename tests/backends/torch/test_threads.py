@@ -1,5 +1,5 @@
-"""Test kernels in torch's threads. Each part of the work runs once, errors reach the caller, and other threads have no
-effect."""
+"""Test kernels in torch's threads. Each part of the work runs once, errors reach the caller, and calls from other
+threads do not use torch's threads."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_captures_within_one_another_and_of_a_part() -> None:
     with islices.capture(model) as whole, islices.capture(model) as again, islices.capture(model.embed) as part:
         loss_of(model(IDS), TARGETS).backward()
     torch.testing.assert_close(whole.per_sample()["embed"].norms(), again.per_sample()["embed"].norms())
-    with pytest.raises(TypeError, match="used beside"):  # the output layer uses it outside the captured part
+    with pytest.raises(TypeError, match="used beside"):  # by the output layer, which is not captured
         part.per_sample()
     assert "weight" not in vars(model.embed)
 

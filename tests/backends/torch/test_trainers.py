@@ -1,7 +1,7 @@
 """Test the recipes of docs/trainers.md for trainers that clip gradients in their code.
 
-The tests need Lightning and Accelerate, which are in the environment of conformance/environments/judged.txt. `make
-soak` runs the tests.
+The last test needs Lightning and Accelerate, which are in the environment of conformance/environments/judged.txt. Only
+`make soak` runs this test.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Test the error bound of SPEC clause 28 with cases checked by hand, with random evaluations in float32, and with a
-second derivation of the bound."""
+"""Test the error bound of SPEC clause 28 with cases checked by hand, and with a float32 evaluation of a decay as a
+factor."""
 
 from __future__ import annotations
 

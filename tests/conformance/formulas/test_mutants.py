@@ -17,7 +17,7 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, score_of
 from islices.conformance.formulas.trajectories import trajectories
 
-#: A mistake that changes only the last digits of float64 does not count in that trajectory.
+#: A mistake does not count in a trajectory in which it changes only the last digits of float64.
 SAME = 1e-9
 
 

@@ -1,5 +1,5 @@
-"""Test that `make vectors` writes the vector files with the same bytes, and that the files are small and readable
-without islices."""
+"""Test that `make vectors` writes the vector files with the same bytes, that most weights have a finite bound, and that
+a file can be read without islices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test the client with faulty programs. The client reports each fault in one line, does not block, and makes the next
-call."""
+"""Test the client with faulty programs. The client reports each fault in one line, does not block, and can make the
+next call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from islices.conformance.protocol import CallError, Client, Ok, Refused, StartEr
 pytestmark = pytest.mark.outside
 
 HELLO = 'print(json.dumps({"hello": "odd", "version": "1", "protocol": 1}), flush=True)'
-#: A program that treats a call by the name of its operation.
+#: A program whose behaviour in a call depends on the name of the operation.
 ECHO = f"""
 import json, os, sys, time
 def say(call, **answer):

@@ -16,8 +16,8 @@ from islices.conformance.report.runs import OUTCOMES
 def diff(
     folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *more: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return the exit code and the output of `islices report diff --json`. Check that the output on the terminal has
-    the same exit code and changes."""
+    """Return the exit code and the output of `islices report diff --json`. Check that the command without --json has
+    the same exit code, and shows the kinds of the first 20 changes."""
     paths = []
     for name, text in (("old", old), ("new", new)):
         (folder / f"{name}.jsonl").write_text(text)

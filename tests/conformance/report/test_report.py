@@ -1,4 +1,4 @@
-"""Test how reports are read, merged, and written in four formats. islices must not trust any text in a report."""
+"""Test the reading of reports and the writing in four formats. islices must not trust any text in a report."""
 
 from __future__ import annotations
 

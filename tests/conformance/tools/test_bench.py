@@ -1,4 +1,5 @@
-"""Test `islices bench` in small real runs. Test the errors, and the computation of the limit."""
+"""Test `islices bench` in small real runs. Test the errors, the order of the measurements, and the check that
+implementations agree."""
 
 from __future__ import annotations
 

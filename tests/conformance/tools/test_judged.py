@@ -65,7 +65,7 @@ def entries():
 
 
 def own_library(folder: Path, source: str) -> dict[str, str]:
-    """Write a library for a test. Return environment variables that add the library to those of a process."""
+    """Write a library for a test. Return environment variables that add the library to the libraries of a process."""
     own = folder / "more"
     own.mkdir()
     (own / "kernels.py").write_text(source, "utf-8")
@@ -101,7 +101,7 @@ def marked(script: Path) -> Any:
 
 
 def close(one: str, other: str) -> bool:
-    """Return True if two texts differ only in the last digits of numbers."""
+    """Return True if two texts are equal or differ only in the last digits of numbers."""
     number = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
     same = number.sub("#", one) == number.sub("#", other)
     return same and np.allclose(

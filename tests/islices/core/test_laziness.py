@@ -113,7 +113,7 @@ def test_what_sums_nothing_does_not_import_numba() -> None:
 def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
-    # the framework itself may import other frameworks (TensorFlow imports Keras, JAX ml_dtypes)
+    # the framework itself may import other packages of the list (TensorFlow imports Keras, and JAX imports ml_dtypes)
     alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet needs the stand-in
     before, after = loaded_after(alone, f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
     others = {m for other, own in FRAMEWORKS.items() if other != name for m in own}

@@ -77,7 +77,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-#: Code for the subprocess: return the text of the error that a call raises, or raise AssertionError if there is none.
+#: Code for the subprocess: a function that returns the text of the error that a call raises.
 ERROR = """
 def error(kind, fn, *args):
     try:

@@ -1,5 +1,5 @@
-"""Test calls whose arguments share memory. A call that would write one element through two arguments raises before it
-writes.
+"""Test calls whose arguments share memory. If a call would change an element that another argument also contains, it
+raises before it writes.
 
 Calls accept adjacent or interleaved arrays in one buffer.
 """

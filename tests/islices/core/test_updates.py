@@ -1,4 +1,5 @@
-"""Test whether row updates work in place, write nothing if they raise, and respect autograd and donation."""
+"""Test that row updates work in place where the framework can, write nothing if they raise, record nothing in autograd,
+and donate arrays on request."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_variables_inside_tf_function() -> None:
 
 def test_jax_arrays_are_donated_on_request() -> None:
     jax = pytest.importorskip("jax")
-    table = jax.numpy.add(of("jax", START), 0)  # JAX's memory: JAX does not write over NumPy's
+    table = jax.numpy.add(of("jax", START), 0)  # memory of JAX, because JAX does not write over NumPy's memory
     place = table.unsafe_buffer_pointer()
     out = islices.scatter(table, slices("jax"), donate=True)
     assert out.unsafe_buffer_pointer() == place

@@ -2,8 +2,8 @@
 25).
 
 The conformance cases ``none/by default`` and ``refused`` test each engine separately. This file tests several engines
-at once, arrays of another framework on one rank, and launchers. The processes are real, and a short timeout makes a
-waiting rank fail.
+at once, arrays of a framework other than the engine's, and launchers. The processes are real, and a short timeout makes
+a waiting rank fail.
 """
 
 from __future__ import annotations

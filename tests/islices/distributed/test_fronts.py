@@ -1,4 +1,4 @@
-"""Test that each framework's clips with `group` use the norm of all ranks, and have the bits of
+"""Test that the clips with `group` for torch and optax use the norm of all ranks, and have the bits of
 `islices.clip_by_global_norm`.
 
 Ranks are threads. Each rank has some parameters that the other ranks lack, and one that all ranks have. Sometimes a

@@ -47,7 +47,8 @@ def gradients() -> dict[str, list[Any]]:
         "1e200 in float64": [slices([[1e200], [1e200]], [1, 1], "float64"), np.array([3e200]), np.array([1.0])],
         "float64 on one rank": [normal(2, (9,)), normal(3, (9,), "float64", 100), normal(4, (9,), "float16")],
         "duplicates that cancel": [slices([[1e10], [1.0], [-1e10]], [4, 4, 4]), slices([[-3.0], [3.0]], [2, 2])],
-        # the sum (2^26 + 1)^2 + (2^26 - 1)^2 is even: a last leaf that is far smaller decides the rounding
+        # the squares of the first two leaves add up to 2^53 + 3, a midpoint: the far smaller last leaf decides the
+        # rounding
         "a tie, decided by another rank": [np.array([2.0**26 + 1]), np.array([2.0**26 - 1, 1.0]), np.array([2.0**-40])],
         "NaN on one rank": [normal(1, (3,)), np.array([1.0, math.nan], "float32"), np.array([math.inf], "float32")],
         "inf on one rank": [normal(1, (3,)), slices([[-math.inf, 1.0]], [0])],
@@ -121,7 +122,7 @@ def of(*values: float, dtype: str = "float32") -> Any:
     return np.array(values, dtype)
 
 
-#: name -> (call on each rank, error and text on every rank, the same on single ranks)
+#: name -> (call on each rank, error and text on most ranks, a dict from the other ranks to their errors and texts)
 REFUSED: dict[str, tuple[Callable[[Group], Any], str, str, dict[int, tuple[str, str]]]] = {
     "integers": (
         lambda g: islices.global_norm([of(1, dtype="int64" if g.rank == 2 else "float32")], group=g),

@@ -1,4 +1,4 @@
-"""Test that all_reduce gives the same bits over every engine, with any number of ranks, for any data.
+"""Test that all_reduce gives the expected bits on ranks that are threads, and that the suite's cases catch mistakes.
 
 All cases run here with 3 ranks that are threads. `islices conform` runs all cases on every engine with 2 processes.
 Plain NumPy scalars give the expected results, and a test here compares them with exact arithmetic.

@@ -246,8 +246,8 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """Return a dict from cases to (class, message) of this rank's error. One rank has a wrong argument, or all ranks'
-    arguments differ."""
+    """Return a dict from cases to (class, message) of this rank's error. In some cases, one rank has a wrong argument.
+    In the others, all ranks raise the same error."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1
@@ -294,7 +294,7 @@ def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-#: name -> (class on the wrong rank, or None if all ranks differ; text of every message)
+#: name -> (class on the rank with the wrong argument, or None if all ranks raise ValueError; text of every message)
 ERRORS = {
     "ids": ("IndexError", "ids: got 10 at position 1"),
     "shard": ("ValueError", "got 10 rows; accepted on rank 3 of 4 are 2, those with 8 <= row < 10 of 10"),

@@ -32,7 +32,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-#: framework -> dtypes that dense arrays of the framework, or its adapter, lack
+#: framework -> dtypes that the framework or its adapter lacks for dense arrays
 LACKING = {"mxnet": ("int16", "uint16", "uint32", "uint64")}
 
 

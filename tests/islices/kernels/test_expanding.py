@@ -1,4 +1,4 @@
-"""Test that a function with inlined calls gives the results of the calls, even if names clash."""
+"""Test that a function gives the same results after its calls are inlined, even if names clash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test compiled kernels in installations without a cache folder, without sources, without numba, or with a failing
+"""Test compiled kernels in installations with kernels on disk, with a changed source, without numba, or with a failing
 numba. Each test uses a fresh interpreter, and if necessary a changed copy of the package."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare compiled kernels with the same operations in NumPy, bit by bit, for any number of threads.
+"""Compare compiled kernels with the same operations in NumPy, bit by bit, for different numbers of threads.
 
 As in the suite, NaN equals NaN, and -0 equals +0.
 """
@@ -173,7 +173,7 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
     midpoints = ((steps[1:] + steps[:-1]) / 2).astype(np.float32)
     around = [f(x, np.float32(e)) for x in (midpoints, ordered) for e in (-np.inf, np.inf) for f in (np.nextafter,)]
     special = np.array([np.inf, -np.inf, np.nan, -np.nan, 0.0, -0.0, 3.4e38, -3.4e38, 65519.996, 65520.0], np.float32)
-    payloads = (np.uint32(0x7F800000) | np.arange(1, 1 << 16, 7, np.uint32)).view(np.float32)  # would carry
+    payloads = (np.uint32(0x7F800000) | np.arange(1, 1 << 16, 7, np.uint32)).view(np.float32)  # NaN
     rng = np.random.default_rng(0)
     anything = rng.integers(0, 1 << 32, 50_000, np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([midpoints, ordered, *around, special, payloads, anything])

@@ -1,5 +1,5 @@
-"""Test that compiled kernels work on every kind of memory. They must compute right results, write nowhere else, and use
-little memory."""
+"""Test that compiled kernels work on every kind of memory. Kernels must compute right results, write to no other
+memory, and use little memory."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def run(code: str, **environment: str) -> str:
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(operations, "SHARED", operations.SHARED)  # restores the value after WORK
-    monkeypatch.setattr(threads, "_shared", None)  # the tests are about this pool, even if torch is loaded
+    monkeypatch.setattr(threads, "_shared", None)  # the tests are about the pool of islices, even if torch is loaded
     before = islices.config.get_num_threads()
     yield
     islices.config.set_num_threads(before)

@@ -1,7 +1,7 @@
 """Test gradients of norms and clips with each framework's tape, including per-sample and second-order gradients.
 
-The suite tests every norm and clip with value_and_grad. The data here are whole numbers, so that formulas in float64
-are exact.
+The suite tests every norm and clip with value_and_grad. The values here are whole numbers, and most of their norms are
+whole too.
 """
 
 from __future__ import annotations

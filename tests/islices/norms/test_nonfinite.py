@@ -1,4 +1,5 @@
-"""Test the effect of nonfinite="zero" on an optimizer, and the check of the argument `nonfinite` in every function."""
+"""Test the effect of nonfinite="zero" on an optimizer, and the check of the argument `nonfinite` in functions of the
+core and for frameworks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compare three kinds of clips with optax's functions: clips along axes, by root mean squares, and by parameter norms.
-Test the gradients of these clips.
+"""Test clips along axes, by root mean squares, and by parameter norms: their gradients, the rows that they read, and
+traced parameters.
 
 The golden vectors test the bits of the clips.
 """

@@ -59,7 +59,7 @@ class Row(NamedTuple):
     #: form of the framework's gradients: "sparse", "summed" (sparse without duplicates) or "dense"
     gets: str = "sparse"
     duplicates: str = "sum"
-    #: True if means and sums of squares must have equal bits, even if weights may not
+    #: True if means and sums of squares must have equal bits, even if weights may differ
     exact: bool = False
     columns: int = 3
     dtype: str = "float32"
@@ -319,8 +319,8 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return two values: whether torch uses FMA, and a dict from rows to their differences from torch if NumPy computes
-    torch's roots."""
+    """Return two values: whether torch uses FMA, and a dict from names of rows of TABLE to their differences from torch
+    if NumPy computes torch's roots."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

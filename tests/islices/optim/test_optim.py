@@ -1,4 +1,5 @@
-"""Test properties of optimizers: steps in place, atomic steps, checkpoints, accumulation, schedules, frozen rows."""
+"""Test properties of optimizers: steps in place, steps that raise, several tables, frozen rows, checkpoints,
+warnings."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ BATCHES = [
 BACKENDS = islices.list_backends()
 
 
-#: steps on Keras variables have tests of the Keras module
+#: the tests of the Keras module cover steps on Keras variables
 KINDS = [kind for kind in KINDS if kind != "Keras variable"]
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "rowwise_adagrad": lambda **o: optim.rowwise_adagrad(0.1, **o),
@@ -142,8 +143,8 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """Check that a tf.Variable with a state of tensors raises. In a tf.function, the variable would change and the
-    state would not."""
+    """Check that a step on a tf.Variable with a state of tensors raises. In a tf.function, the variable would change
+    and the state would not."""
     pytest.importorskip("tensorflow")
     optimizer, table = optim.adam(0.1), tensorflow_variable(START)
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")
@@ -290,7 +291,7 @@ def test_repr() -> None:
 
 
 def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
-    """Check that sparse gradients cause one warning per table, and that dense gradients cause no warning."""
+    """Check that sparse gradients cause one warning per name of a table, and that dense gradients cause none."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),

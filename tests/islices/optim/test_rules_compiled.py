@@ -1,5 +1,5 @@
-"""Test the rules of optimizers in compiled kernels: their errors, and that each rule has one kernel. The suite compares
-the bits with the oracle."""
+"""Test the rules of optimizers in compiled kernels: their errors, and that optimizers with the same rule share a
+kernel. The suite compares the bits with the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test optimizers inside each framework's compiler, with donation, variables, skipped steps and torch.compile."""
+"""Test optimizers inside the compilers of JAX, TensorFlow and torch, with variables and skipped steps, and under
+jax.grad."""
 
 from __future__ import annotations
 

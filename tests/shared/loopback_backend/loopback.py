@@ -73,8 +73,8 @@ def _refusal(name: str) -> Any:
     return refuse
 
 
-#: Python reads special methods from the class, without __getattribute__. These are all special methods but the
-#: arithmetic.
+#: Python reads special methods from the class, without __getattribute__. The list omits the arithmetic that
+#: LoopbackArray allows.
 for _name in """
     array array_interface array_struct array_priority array_function dlpack dlpack_device buffer
     len iter next reversed contains getitem setitem delitem missing length_hint
@@ -86,7 +86,7 @@ for _name in """
     copy deepcopy reduce reduce_ex getstate dir sizeof format str bytes fspath call enter exit
 """.split():  # noqa: SIM905 (a list of them would be a line each)
     setattr(Opaque, f"__{_name}__", _refusal(f"__{_name}__"))
-Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators hand over to those above
+Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators then call the methods above
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:

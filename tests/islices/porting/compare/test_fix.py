@@ -1,5 +1,5 @@
-"""Test the line "fix:" of reports. The code in this line changes the second side so that `islices.diff` finds no
-difference."""
+"""Test the line "fix:" of reports. Code in this line that changes gradients must change the second side so that
+`islices.diff` finds no difference but rounding."""
 
 from __future__ import annotations
 

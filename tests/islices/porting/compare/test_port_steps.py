@@ -1,5 +1,4 @@
-"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes, even after many
-steps."""
+"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test that reports name no cause for unrelated steps and gradients, even if these look like a cause."""
+"""Test that reports name no cause for unrelated steps and gradients, even if the difference looks like that of a
+cause."""
 
 from __future__ import annotations
 

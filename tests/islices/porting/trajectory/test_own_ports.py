@@ -1,5 +1,5 @@
-"""Test reports on a torch loop and its port to optax, which has one or two differences. Each report must contain the
-causes of the differences."""
+"""Test reports on a torch loop and its port to optax, which has one or two differences. Reports must name the causes of
+the differences. For an optimizer that islices lacks, the report must contain a note and no cause in the step."""
 
 from __future__ import annotations
 
