@@ -419,11 +419,13 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
     B = find_array_backend(made)
     if B is None or B.is_traced(made) or (dtype in FLOATS and B.dtype(made) not in FLOATS):
         raise TypeError(f"{argument}: got {describe(made)}; accepted is {accepted}")
-    made = B.to_numpy(made)
+    bfloat16, made = B.dtype(made) == "bfloat16", B.to_numpy(made)
     if made.shape not in (shape, (1, *shape[1:]), (1,) * len(shape)):
         raise ValueError(
             f"{argument}: got shape {made.shape} for {shape[0]} new rows; accepted is {shape}, or {(1, *shape[1:])}"
         )
+    if bfloat16 and dtype not in FLOATS:
+        made = _cast(made, "float32")  # otherwise, the bits would count as whole numbers
     out = _cast(made, wide_dtype(dtype))
     if dtype not in FLOATS and not (out == made).all():
         raise ValueError(f"{argument}: got {show(fill)} for an array of {dtype}; accepted are its whole numbers")

@@ -53,7 +53,7 @@ FRAMEWORKS = {
     "torch": {"torch"},
 }
 #: folder of backends/ -> other folders from which it may import
-BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
+BESIDE = {"keras": ("jax", "tensorflow", "torch")}
 #: (module, imported module), for imports in functions that need no framework and no extra -> the reason
 LATE = {
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",

@@ -114,8 +114,8 @@ __all__ = [
     "view_span",
 ]
 
-#: The version of this protocol. The number grows when a primitive is added or a primitive's contract changes. An
-#: adapter states the version for which it was written; for any other version, the registry raises ImportError.
+#: The version of this protocol. The number grows when a required primitive is added, or a primitive's contract changes.
+#: An adapter states the version for which it was written; for any other version, the registry raises ImportError.
 PROTOCOL = 3
 
 

@@ -141,10 +141,10 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     >>> get_group(Alone())
     <one process: rank 0 of 1>
     """
-    if isinstance(group, Group):
-        return group
     if timeout is not None and not (is_real(timeout) and timeout > 0):
         raise ValueError(f"timeout: got {show(timeout)}; accepted is a number of seconds above 0")
+    if isinstance(group, Group):
+        return group
     if group is None:
         return _default_group(None if like is None else like.name, timeout)
     names = ", ".join(map(repr, list_engines()))

@@ -325,8 +325,7 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        x contains a dense array, for which the number of occurrences is unknown, or x contains integers. SPEC clause
-        12.
+        x contains a dense array, for which the number of occurrences is unknown, or integers. SPEC clause 12.
 
     Examples
     --------

@@ -38,9 +38,6 @@ class Preset:
         The meaning of each state array whose meaning differs between semantics. "momentum" contains steps without the
         learning rate (0), steps that are subtracted (1), or steps that are added (-1). "v_max" is the maximum of raw
         means (0) or of corrected means (1).
-    within : float
-        The accepted difference from the framework's result. The unit is float32's eps times the sum of an element's
-        initial size and the sizes of its changes. 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -48,7 +45,6 @@ class Preset:
     source: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
     terms: Mapping[str, float] = field(default_factory=dict)
-    within: float = 8.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "defaults", {"lr": None, **self.defaults})

@@ -168,6 +168,7 @@ def test_fills() -> None:
         (lambda shape: np.arange(np.prod(shape), dtype=np.float64).reshape(shape), np.array([[0, 1], [2, 3]])),
     ):
         assert same_bits(renumber(old, [0, 1, 2, -1, -1], fill=fill)[3:], cast("numpy", expected, "bfloat16")), fill
+    assert renumber(np.array([[3]]), [0, -1], fill=cast("numpy", [[2]], "bfloat16")).tolist() == [[3], [2]]
     made = renumber(Table(np.array([[4.0], [1.0], [2.0]]), padding_idx=0), [0, -1], fill="mean")
     assert made.weights.tolist() == [[4.0], [1.5]]
     optimizer, table = optim.adam(0.1), np.zeros((2, 2), np.float16)

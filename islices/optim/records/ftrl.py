@@ -134,7 +134,7 @@ FTRL = Record(
     ("lr", "l1", "l2", "beta", "lr_power", "initial_accumulator", "l2_shrinkage"),
     {
         "islices": Preset(DEFAULTS, _islices),
-        "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS, within=300.0),
+        "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS),
         "mxnet": Preset(
             {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0},
             lambda h: Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element", additive=False),

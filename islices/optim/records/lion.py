@@ -41,13 +41,11 @@ LION = Record(
             {"lr": 1e-3, **BETAS, "weight_decay": 0.0},
             lambda h: Formula(lion_rule, Singles, (State("m"),), "", "shrunk", ALL, options=("beta1", "beta2")),
             "keras.optimizers.Lion",
-            within=0.0,
         ),
         "optax": Preset(
             {**BETAS, "weight_decay": 1e-3},
             lambda h: Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "weight_decay")),
             "optax.lion",
-            within=0.0,
         ),
     },
     stored={"m": "exp_avg"},

@@ -52,7 +52,7 @@ class FileGroup(Group):
         assert len(data) == length
         return data
 
-    def _what_failed(self, error):
+    def _failure_of(self, error):
         if isinstance(error, TimeoutError):
             return RankTimeout(f"files: rank {error} did not come within {self.timeout:g} s", ranks=error.args)
         return None

@@ -25,9 +25,6 @@ from islices.conformance.tools.audit.probe_inputs import (
     norm_of,
 )  # fmt: skip
 
-#: Configure two logical devices. The devices must be configured before TensorFlow's first operation.
-CPU = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
 DENSIFY, SCALE = "islices.to_dense(x)", "islices.scale(x, c)"
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
