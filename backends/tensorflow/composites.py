@@ -37,7 +37,7 @@ class _Spec(tf.TypeSpec):  # type: ignore[misc]
 
 
 class IndexedSlicesSpec(_Spec):
-    """The tf.TypeSpec of an `IndexedSlices`, with the attributes dense_shape, coalesced and padded."""
+    """The tf.TypeSpec of an `IndexedSlices`. `static` is the tuple (dense_shape, coalesced, padded) of the slices."""
 
     value_type = IndexedSlices
 

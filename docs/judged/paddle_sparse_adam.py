@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam starts bias correction at step 2 for sparse gradients, so step 1 is 0.74 times Adam's."""
+"""paddle.optimizer.Adam counts steps from 2 for sparse gradients, so the first step is 0.74 times the right one."""
 
 import paddle
 

@@ -62,7 +62,7 @@ class Arrays(Part):
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype, and IndexError for an integer, that the framework cannot store.
+        Raise TypeError if the framework cannot store the dtype, and IndexError if it cannot store an integer.
 
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
@@ -94,7 +94,8 @@ class Arrays(Part):
         Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
         on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise
         self.lacks("astype", "it has no float64")``. Without float64, the host computes norms, and clips by norms, if
-        `host_view` returns a view; in mode framework both are unsupported.
+        `host_view` returns a view; in mode framework, norms and
+        clipping by norms are then unsupported.
         """
         return contextlib.nullcontext()
 

@@ -247,8 +247,7 @@ def map_accepted(
 def coalesce_slices(s: Any) -> Any:
     """Return slices with duplicates summed and with strictly ascending indices. Only traced slices keep padding.
 
-    If s is a dense array, return s itself. If s is already coalesced, return s itself if it is traced or has no
-    padding.
+    If s is a dense array, return s itself. Return coalesced slices themselves if they are traced or have no padding.
     """
     if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s

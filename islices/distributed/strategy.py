@@ -15,8 +15,8 @@ collective, and ranges costs 2 n (R - 1) / R bytes in 2 collectives. In addition
 other rank.
 
 `all_reduce` must choose before it knows U, so it assumes that half of the ranks' rows are distinct. If all rows are
-distinct, ranges sends 1 / R more bytes than gather. If all ranks have the same rows, ranges sends 2 / R times as many
-bytes as gather. SPEC clause 25.
+distinct, ranges sends 1 + 1 / R times as many bytes as gather. If all ranks have the same rows, ranges sends 2 / R
+times as many bytes as gather. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -60,5 +60,6 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:
-    """Return the name of the faster strategy. If both take the same time, return "gather"."""
+    """Return the name of the faster strategy. If both strategies take the same time, return
+    "gather"."""
     return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

@@ -1,7 +1,7 @@
 """The function that a transformation such as `value_and_grad` returns.
 
-Compilers trace into this function, because the function calls the user's code. So the module contains nothing else. May
-import: the standard library.
+Compilers must trace this function, which calls the user's code, but not the rest of islices. Compilers choose by
+module, so this module contains nothing else. May import: the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Named arrays in a .safetensors file. This module writes the file, and the library safetensors reads it.
+"""Write named arrays to a .safetensors file, and read them with the library safetensors.
 
 The reader does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes,
 before either allocates arrays. No data are unpickled or evaluated. Every fault in a file raises ValueError. The extra

@@ -1,4 +1,4 @@
-"""Inlining of functions into a kernel's source before numba compiles the kernel.
+"""Inline functions into a kernel's source before numba compiles the kernel.
 
 numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
 These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. The module

@@ -1,4 +1,4 @@
-"""Exact sums of squares or of absolute values; the result does not depend on the order or the number of threads.
+"""Sum squares or absolute values exactly, so that neither the order nor the number of threads changes the result.
 
 A kernel finds the power of two that bounds a block of numbers, and scales float64 numbers by this power to absolute
 values below 1. The kernel cuts each term (a square or an absolute value) at two places below the block's bound. Adding
@@ -6,7 +6,7 @@ a large constant to a term leaves the term's upper bits as an exact integer; the
 integers do not depend on their order. The kernel adds the integers to *bins*, one per power of two, and
 `islices.kernels.totals` combines the bins.
 
-Terms of a block of numbers of similar size drop no bits, but squares of float64 numbers may always drop bits. A term
+If a block's numbers have similar sizes, their terms drop no bits, except squares of float64 numbers. A term
 drops at most 2^-97 of the block's bound. From the number of terms that may drop bits, `islices.kernels.totals` decides
 whether the dropped bits can change the result. If dropped bits can change the result, `islices.norms.exact` computes
 the norm. SPEC clause 7. May import: `numpy`, this folder.

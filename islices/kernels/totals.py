@@ -1,9 +1,10 @@
 """Round the sum of the bins that `islices.kernels.squares` fills, or compute the sum's square root (SPEC clause 7).
 
-The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of the
-sum are then rounded, if the dropped parts of terms cannot change the result; otherwise the result is undecided.
-Python's integers would give the same result, but the machine code of this module also runs without Python. May import:
-`numpy`, `islices.kernels.compiling`.
+The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order.
+`islices.kernels.squares` may have dropped low bits of terms. If these bits cannot change the result, the leading bits
+of the sum are rounded; otherwise the result is None, and `islices.norms.exact` computes the norm. Python's integers
+would give the same result, but the machine code of this module also runs without Python. May import: `numpy`,
+`islices.kernels.compiling`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Request(NamedTuple):
     def blocks(self) -> Pieces:
         """Yield pairs (row numbers, new rows) for blocks of all rows, without the frozen rows.
 
-        Only the squares of a dense gradient, which a raw formula needs, are a table-sized array.
+        No table-sized array is allocated, except the squares of a dense gradient for a raw formula.
         """
         B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()

@@ -133,10 +133,10 @@ def differentiate(
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
     """Return the tensors that fn gets for the variables. Each tensor gets a separate gradient.
 
-    If a variable is a leaf that requires a gradient and occurs once, fn gets the variable itself. Otherwise, fn gets a
-    detached tensor. In a nested call, fn gets a copy of each variable that requires a gradient. Without these new
-    tensors, autograd would mix the gradients of a variable that occurs twice, or of variables that depend on each
-    other. In a nested call, autograd would also add gradients through values that fn captures.
+    In a nested call, fn gets a copy of each variable that requires a gradient. Otherwise, fn gets the variable itself
+    if the variable is a leaf that requires a gradient and occurs once. In all other cases, fn gets a detached tensor.
+    Without these new tensors, autograd would mix the gradients of a variable that occurs twice, or of variables that
+    depend on each other. In a nested call, autograd would also add gradients through values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []

@@ -77,7 +77,7 @@ def _beside(leaves: Leaves, others: Leaves) -> Leaves:
 
 def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) -> dict[str, str]:
     """Pair leaves, and return {name in right: name in left}. Each leaf of `right` gets the first unused leaf of `left`
-    for which the first rule returns True. If there is none, the next rule applies."""
+    for which the first rule returns True. If no unused leaf fits, the next rule applies."""
     free, names = dict(left), {}
     for q, y in right.items():
         match = next((p for fits in rules for p, x in free.items() if fits(x, y)), None)

@@ -1,5 +1,5 @@
 """Test limits that are arrays. The limits are under a tape, traced or invalid, or belong to functions that the suite
-does not test."""
+does not test with arrays as limits."""
 
 from __future__ import annotations
 
