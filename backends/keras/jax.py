@@ -43,7 +43,7 @@ def methods(model: Any) -> dict[str, Any]:
         if keras.distribution.distribution() is not None:
             raise ValueError(
                 f"keras.distribution: got {describe(keras.distribution.distribution())}; accepted by a row_sparse "
-                "model is none (over processes: islices.all_reduce or islices.ShardedTable in a loop of your own)"
+                "model is none (over processes: islices.distributed.all_reduce or ShardedTable in your own loop)"
             )
         trainable, others, of_optimizer, of_metrics = state
         if not trainable:

@@ -202,8 +202,4 @@ def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     plain = type(optimizer).__module__.startswith("keras")
     lazy = sparse and name in BY_ROWS and not statement.get("momentum") and not statement.get("weight_decay")
     statement["rows"] = "touched" if lazy else "all"
-    return (
-        {**statement, "duplicates": "raw"}
-        if sparse and plain and name not in ("adamax", "nadam", "lion")
-        else statement
-    )
+    return {**statement, "duplicates": "raw"} if sparse and plain and name not in ("adamax", "lion") else statement
