@@ -1,9 +1,9 @@
 """Continue the training of a Keras model in PyTorch on the same trajectory.
 
 Keras's Adam updates every row, adds epsilon in a different place than torch, and corrects the bias in float32. With
-semantics="keras", islices does the same on any framework. The program takes ten steps of keras.optimizers.Adam, then
-ten steps of islices on torch from Keras's weights and state. The result is compared with twenty steps of Keras. torch's
-Adam diverges from the same state, because the gradients are small.
+semantics="keras" and rows="all", islices does the same on any framework. The program takes ten steps of
+keras.optimizers.Adam, then ten steps of islices on torch from Keras's weights and state. The result is compared with
+twenty steps of Keras. torch's Adam diverges from the same state, because the gradients are small.
 """
 
 import os

@@ -42,7 +42,7 @@ def main() -> list[float]:
         batch = table.fetch(sentences(step)[group.rank :: group.size])
         word, near, far = np.moveaxis(islices.lookup(batch.table, batch.ids), 1, 0)
         gap = ((near - far) * word).sum(1, keepdims=True)
-        pull = -1 / (1 + np.exp(gap)) / SENTENCES  # the derivative of log(1 + exp(-gap)) with respect to gap
+        pull = -1 / (1 + np.exp(gap)) / SENTENCES  # the derivative of log(1 + exp(-gap)) / SENTENCES
         upstream = np.stack([pull * (near - far), pull * word, -pull * word], axis=1)
         gradient = islices.embedding_grad(upstream, batch.ids, batch.table.shape[0])
         state = table.step(optimizer, table.reduce(batch, gradient), state)

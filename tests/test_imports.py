@@ -3,9 +3,9 @@
 An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
 Imports under ``if TYPE_CHECKING:`` are for type checkers and do not count. ``from islices.optim import factory`` is an
 import of the module `islices.optim.factory`, and of the package `islices.optim` if the name is not a module. Python
-runs a package's ``__init__`` before the package's modules, but this does not count. Otherwise a package that exports
-names of its modules would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not
-count either.
+runs a package's ``__init__`` before the package's modules, but this does not count. If it counted, a package that
+exports names of its modules would be a cycle. Modules found by name at run time (backends, engines, commands, probes)
+do not count either.
 
 A module's docstring may have a line that this test checks::
 

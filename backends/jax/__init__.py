@@ -1,5 +1,5 @@
-"""The JAX backend. The backend computes with XLA's operations, uses `BCOO` as JAX's sparse type, and registers
-`IndexedSlices` as a pytree.
+"""The JAX backend. The backend computes with XLA's operations and, on CPUs, with compiled kernels. The sparse type is
+`BCOO`, and `IndexedSlices`, `Table` and `PerSample` are registered as pytrees.
 
 The backend compensates for the following properties of JAX. The modules `precision`, `scatters` and `host_views` list
 more.
@@ -97,7 +97,7 @@ class JaxBackend(Backend):
         if len(x.sharding.device_set) == 1:
             start = x.unsafe_buffer_pointer()
             return start, start + x.nbytes
-        shards = x.addressable_shards  # the memory of the first shard identifies an array that has several
+        shards = x.addressable_shards  # the memory of the first shard identifies an array that has several shards
         return self.memory_span(shards[0].data) if shards else None
 
     def asarray(self, array: Host, like: Array | None = None) -> Array:

@@ -1,10 +1,10 @@
-"""Use JAX to differentiate with respect to the rows that a function looks up.
+"""Compute row-sparse gradients of functions that look up rows or bags of tables.
 
 The function is traced once, as in jax.jit. Then the module `plans` evaluates the trace under jax.value_and_grad, with
-an additional input of zeros for each lookup. The gradient of this input is the gradient of the looked-up rows. So
-lookups allocate no array of the table's size. The function may contain any JAX code, but may use a table only in
-lookups and as `table.weights`. A primitive reads the rows, and outer transformations that trace or differentiate the
-tables see this read. So second derivatives are right.
+an additional input of zeros for each lookup. The gradient of this input is the gradient of the rows or bags that the
+lookup returns. So lookups allocate no array of the table's size. The function may contain any JAX code, but may use a
+table only in lookups and as `table.weights`. The module `tables` lists the additional inputs for `table.weights`. Outer
+transformations that trace or differentiate the tables see each read of rows. So second derivatives are correct.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def taken(
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return the input of zeros for a slot. The gradient of this input is the gradient of the slot's rows. In traced
-    code, an operation makes the zeros, so that the program does not contain them as a constant."""
+    """Return the input of zeros for a slot. The gradient of this input is the gradient of the values that the slot
+    reads. In traced code, an operation makes the zeros, so that the program does not contain them as a constant."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])

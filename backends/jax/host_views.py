@@ -84,8 +84,8 @@ def place(like: Any) -> Any:
 def narrow(array: Host) -> Host:
     """Convert a 64-bit array to a dtype that JAX can store without jax_enable_x64. int64 becomes int32.
 
-    Raise IndexError if int32 cannot represent a number. Within `precision.scope`, float64 stays float64. All other
-    dtypes raise TypeError.
+    Raise IndexError if int32 cannot represent a number. Within `precision.scope`, float64 stays float64. Outside of the
+    scope, float64 raises TypeError. All other dtypes always raise TypeError.
     """
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)

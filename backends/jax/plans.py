@@ -1,9 +1,9 @@
 """Evaluate a jaxpr with one additional input of zeros for each read of rows of a marked parameter.
 
 `Plan` goes through the equations of the jaxpr, and applies the rule for each primitive. Each read of whole rows of a
-marked parameter is a *slot*. The plan also records every other use of the parameter. `evaluate` runs the jaxpr with an
-additional input for each slot. The gradient of this input is the gradient of the slot's rows. May import: `jax`,
-`numpy`, this folder.
+marked parameter is a *slot*. For a Table, uses of the weights as an array are slots as well (see `tables`). The plan
+also records the first use of each parameter that is not a slot. `evaluate` runs the jaxpr with an additional input for
+each slot. The gradient of this input is the gradient of the slot's values. May import: `jax`, `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -265,7 +265,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     """Return the evaluation of a shard_map. Each rank reads its rows, and the slots of all ranks are concatenated along
     a new first axis.
 
-    Return None if the weights are used as an array, or if a leaf is not divided by rows.
+    Return None if the weights are used as an array, or if a leaf is divided along another axis than its rows. Also
+    return None if two operands divide the rows of one leaf differently.
     """
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]

@@ -206,8 +206,9 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return a mask of the values that have not been changed. A value is unchanged if its guard is. A value also counts
-    as unchanged if the value, the row numbers and the guard are all 0, as in the result of jnp.zeros_like."""
+    """Return a mask of the values that have not been changed. A value is unchanged if its guard has the original
+    number. A value also counts as unchanged if the value, the row numbers and the guard are all 0, as in the result of
+    jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)

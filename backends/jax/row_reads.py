@@ -74,8 +74,8 @@ class Evaluation:
     """The evaluation of an equation with a marked leaf among its operands. ``run(values, deltas)`` returns the outputs
     and the found values.
 
-    `outputs` contains a mark for each result that is still a marked leaf. `others` maps a leaf to its use in a nested
-    jaxpr, if that use is not a read of rows.
+    `outputs` contains, for each result, a mark if the result is still a marked leaf, else None. `others` maps a leaf to
+    its use in a nested jaxpr, if that use is not a read of rows.
     """
 
     run: Callable[..., Any]
@@ -91,8 +91,8 @@ class Use(NamedTuple):
     line: str = ""  # " at file:line" in the user's code, if it is known
 
 
-#: A function that gets an equation and the marks of its operands, and returns the evaluation, or None if the equation
-#: does not read rows.
+#: A function that gets an equation and the marks of its operands, and returns the evaluation, or None if the rule
+#: does not apply to the equation.
 Rule = Callable[[Any, Marks], Evaluation | None]
 
 
@@ -246,8 +246,8 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
 def _same(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return an evaluation that leaves out the operation and returns the leaf, because the operation changes no
-    number."""
+    """Return an evaluation that leaves out the operation and returns the leaf. The operation changes no number, or is a
+    cast that `marks` records."""
     return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 
@@ -267,8 +267,8 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return the evaluation of an operation that copies leaves to other devices or changes their type. Return None if
-    an operand is not a leaf."""
+    """Return the evaluation of an operation that copies leaves to other devices, or changes their sharding or type.
+    Return None if an operand is not a leaf."""
     return None if None in marks else passed(eqn, marks)
 
 

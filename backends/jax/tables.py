@@ -1,9 +1,9 @@
 """Define the rules of operations that read a Table, or use its weights as an array.
 
 Each lookup is a slot, and its gradient is the gradient of the rows or bags. If the code uses the weights as an array
-(`islices_operand`), each matrix product with them is also a slot. Such a slot stores the gradient of the product and
-the other operand as factors. Every other use is a slot with a dense gradient of the weights. May import: `jax`,
-`numpy`, the core, this folder.
+(`islices_operand`), each matrix product with them is also a slot. The gradient of this product and the other operand
+are the factors of the weights' gradient. Every other use, such as a product with batch axes, is a slot with a dense
+gradient of the weights. Transposes and casts are not uses. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
     """Return the evaluation of an equation that uses the weights as an array and has no other rule. Each operand that
-    is the weights becomes a slot with a dense gradient."""
+    is a table's weights becomes a slot with a dense gradient."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]

@@ -5,7 +5,7 @@ MPI's blocking calls wait for ever, and most MPI libraries keep a core busy whil
 requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each
 pair of ranks exchanges messages with Isend and Irecv, for two reasons. First, MPICH's Allgatherv sends unequal lengths
 in small pieces. For 64 MB from one of two ranks, Allgatherv needs 0.4 to 10 s, while Send and Recv need 0.02 to 0.05 s.
-Second, with pairs an error can contain the rank that did not answer.
+Second, with pairs an error can list the ranks that did not answer.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """Raise RuntimeError if MPI is not running, or does not support calls from this thread. Otherwise the next call of
-    MPI would end the process."""
+    """Raise RuntimeError if MPI is not running, or does not support calls from this thread. Without this check, the
+    next call of MPI would end the process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")

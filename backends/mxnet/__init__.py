@@ -4,8 +4,8 @@ interface has row_sparse arrays.
 `islices.backends.mxnet.stand_in` imports MXNet. The adapter compensates for the following properties of MXNet:
 
 - Operators parse Python scalars from text. For a quarter of all float64 scalars, and half of the powers of two beyond
-  ``2**60``, the result is wrong in the last place. So if float32 cannot represent a scalar, the adapter passes an
-  array.
+  ``2**60``, the result is wrong in the last place. So the adapter passes scalars as arrays, except for factors that
+  float32 can represent.
 - The shape () and all shapes that contain 0 mean "unknown", unless `mx.util.np_shape` is on. In `NDArray.reshape`, 0
   means "copy this dimension". A reduction of an empty array fails only later, in another thread.
 - In Python, MXNet's bfloat16 is a structured dtype. MXNet truncates when it converts to bfloat16, so NumPy rounds

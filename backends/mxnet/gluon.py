@@ -2,8 +2,8 @@
 
 mxnet.gluon.utils.clip_global_norm multiplies gradients by a dense array, and in MXNet the product of a row_sparse array
 and a dense array is dense. So MXNet's function makes a dense copy of the whole table, and if the norm is NaN, all rows
-become NaN. With this module, gradients keep their type and rows, and you need only change the import in a training
-script.
+become NaN. With this module, gradients keep their type and rows. In a script that calls MXNet's function, you need only
+change the import.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -133,6 +133,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. If clip_global_norm is set,
         the Trainer also raises in three cases: update_on_kvstore is True, a weight is row_sparse, or the batch size is
         not above 0. MXNet would update row_sparse weights in the kvstore.
+    FloatingPointError
+        In `step` or `update`, `nonfinite` is "raise", and the norm is NaN or infinite.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Use MXNet's autograd to differentiate with respect to looked-up rows, and to define functions with custom gradients.
+"""Use MXNet's autograd to differentiate functions that look up rows or bags, and to define custom gradients.
 
 This module works around the following properties of MXNet's autograd:
 
@@ -62,8 +62,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Read rows with the function `read`. If autograd is recording, the rows become a new variable of the loss,
-        else a constant."""
+        """Read rows or bags with the function `read`. If autograd is recording, the result is a new variable of the
+        loss, else a constant."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -151,7 +151,7 @@ def _check_untouched(leaves: list[Any]) -> None:
 
 
 def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
-    """Return the gradients of the loss. If the loss does not depend on a variable, its gradient is zero. Call this
+    """Return the gradients of the loss. A variable on which the loss does not depend gets zeros. Call this
     function within autograd.record()."""
     if not leaves:
         return []

@@ -38,7 +38,7 @@ LIMIT = 2**31 - 1
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Raise ValueError if MXNet can make an array of this shape but cannot compute with it."""
+    """Raise ValueError if an array of this shape has too many elements for the operations of MXNet."""
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
@@ -47,7 +47,7 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
     """Wait until x is computed, and return a view of its memory. The view of bfloat16 has the dtype uint16. Return None
     if the memory is not on a CPU.
 
-    If `writable` is True, also wait until all pending reads of x have finished.
+    If `writable` is True, the view is writable, and the function also waits until all pending reads of x have finished.
     """
     if not x.context.device_type.startswith("cpu"):
         return None

@@ -35,7 +35,7 @@ def import_mxnet() -> Any:
     ------
     ImportError
         MXNet is not installed. If MXNet cannot be loaded on this machine, its error passes through, for example
-        OSError. After an error, modules of MXNet that are only partly imported are removed.
+        OSError. After an error, no module of MXNet stays in sys.modules.
     """
     with _lock:
         if PACKAGE in sys.modules:

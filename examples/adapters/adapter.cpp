@@ -32,14 +32,14 @@ std::string to_dense(const Value& args, const Value&) {
   });
 }
 
-double power(double beta, int t) {  // clause 16: squares for the digits 1 of t, multiplied by halves
+double power(double beta, int t) {  // clause 16: the squares for the binary digits 1 of t, multiplied in pairs
   double factors[32];
   for (int k = 0; k < 32; ++k, beta = beta * beta > 1e-290 ? beta * beta : 0) factors[k] = t >> k & 1 ? beta : 1;
   for (int half = 16; half; half /= 2) for (int k = 0; k < half; ++k) factors[k] *= factors[k + half];
   return factors[0];
 }
 
-std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: only sgd and adam without options
+std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: only sgd and adam, without further options
   const std::string name = args[0].text;
   std::map<std::string, double> hyper{{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
   for (size_t k = 0; k < args[1]["dict"].keys.size(); ++k) hyper[args[1]["dict"].keys[k]] = number(args[1]["dict"][k]);

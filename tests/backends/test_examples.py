@@ -1,4 +1,4 @@
-"""Run the examples in the docstrings of the frameworks' modules."""
+"""Run the docstring examples of the modules in `MODULES`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test the sample adapter, which is installed like an external adapter. islices must find it, list it, run its cases
-and report them like those of a built-in adapter."""
+"""Test the sample adapter, which is installed like an external adapter. islices must find and list the adapter, run its
+cases, and report them like those of a built-in adapter."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from islices.core.locks import Lock
 from islices.kernels import threads
 from islices.kernels.compiling import compile_callback, fingerprint, inline
 
-#: The positions below are correct in this version of the API. XLA rejects a handler with a different major version.
+#: The positions below are correct in this version of the API. XLA rejects a handler whose major version is not XLA's.
 VERSION = (0, 1)
 #: Positions in XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20

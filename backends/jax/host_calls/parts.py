@@ -3,8 +3,8 @@ of an operation on the buffers of a frame.
 
 One operation groups the slots by row. The operations that sum rows, compute norms of sparse gradients or take optimizer
 steps get these groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do
-not raise errors, and read all sizes from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the name
-under which XLA knows an operation.
+not raise errors, and read the sizes of arrays from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the
+name under which XLA knows an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -54,11 +54,12 @@ def groups(index: str, place: str | None = None) -> str:
 
     def groups(frame, part, parts):
         """Compute (order, starts, named, ids, memory). The operands are the indices and, if the values of the slots are
-        not in order, their positions. The attributes are `rows` and the number of values.
+        not in order, their positions. The attributes are the number of parts, `rows`, and the number of values.
 
         `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row
-        that has slots, the place in `order` where these slots begin. `named` is the number of rows that have slots.
-        `ids` contains the numbers of these rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
+        that has slots, the place in `order` where these slots begin. The next entry of `starts` is the place where the
+        slots of the last row end. `named` is the number of rows that have slots. `ids` contains the numbers of these
+        rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
         """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),

@@ -35,8 +35,8 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call the compiled handler `name`. `elements`, the number of elements to compute, determines the number of parts
-    of the work, and so the number of threads.
+    """Call the compiled handler `name`. `elements`, the number of elements to compute, limits the number of parts of
+    the work, and so the number of threads.
 
     `aliases` maps the number of an operand to the number of the result that reuses its memory.
     """
@@ -47,8 +47,8 @@ def _call(
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """Return [order, starts, named, ids] for the slots, which `parts.groups` computes. `values` is the number of
-    values. A norm and a step share the groups, because XLA runs equal calls only once."""
+    """Return [order, starts, named, ids] for the slots, as the operation of `parts.groups` computes them. `values` is
+    the number of values. A norm and a step share the groups, because XLA runs equal calls only once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))

@@ -62,7 +62,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        The structures or shapes of the two trees differ. Or `updates` contains a Table, arrays of another framework, or
+        The structures or shapes of the two trees differ. Or `updates` contains a Table, slices of another framework, or
         slices whose indices a transformation of optax has changed.
 
     Notes

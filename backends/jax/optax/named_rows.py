@@ -1,7 +1,7 @@
 """Run transformations on the rows of sparse leaves in trees.
 
-This module contains no formulas. optax or an `islices.optim.Optimizer` computes the steps from arrays of these rows.
-SPEC clauses 16 and 17.
+This module contains no formulas of optimizers. optax or an `islices.optim.Optimizer` computes the steps from arrays of
+these rows. SPEC clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def checked(updates: Any) -> Any:
     """Return updates unchanged. Raise TypeError if `updates` contains a Table, or slices with arrays of another
     framework.
 
-    If a transformation has changed the indices of slices, the slices raise ValueError when they are used (see
-    `islices.backends.jax.pytree`).
+    If a transformation has changed the indices of slices, the slices raise ValueError when they are used. In traced
+    code, the values of these slices become NaN instead (see `islices.backends.jax.pytree`).
     """
     for x in leaves_of(updates):
         if isinstance(x, Table) or (isinstance(x, IndexedSlices) and x.backend.name != "jax"):
@@ -145,8 +145,8 @@ class _Part:
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
     """Run a step of `inner` on the rows of slices and on whole dense leaves. Return (updates, state).
 
-    optax.tree_map_params finds the arrays of the state that belong to a leaf. `inner` gets only the gradient's rows of
-    these arrays and of the parameters.
+    optax.tree_map_params finds the arrays of the state that belong to a leaf. If the leaf is slices, `inner` gets only
+    the gradient's rows of these arrays and of the parameters.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)

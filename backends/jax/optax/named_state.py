@@ -64,8 +64,8 @@ def _names(params: Any) -> dict[Any, str]:
 
 
 def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
-    """Find the array at a path in an optax state, and return its parameter and its name. Return None unless the array
-    is a step count, is listed in `FIELDS`, or belongs to `from_optim`."""
+    """Find the array at a path in an optax state, and return the class of the state, the parameter and the array's
+    name. Return None unless the array is a step count, is listed in `FIELDS`, or belongs to `from_optim`."""
     for k, key in enumerate(path):
         kind, within = type(state).__name__, path[k:-1]
         if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
@@ -98,9 +98,9 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict of str to array
-        For each parameter, its arrays. The name of a parameter consists of keys and positions, joined by dots. Arrays
-        have the names that `islices.optim` uses, such as "m", "v", "accumulator" and "momentum". If the state contains
-        a step count, there is also "step" of shape (1,). Parameters without known arrays are left out.
+        For each parameter, its arrays. The name of a parameter consists of keys, positions and attributes, joined by
+        dots. Arrays have the names that `islices.optim` uses, such as "m", "v", "accumulator" and "momentum". If the
+        state contains a step count, there is also "step" of shape (1,). Parameters without known arrays are left out.
 
     Examples
     --------

@@ -52,8 +52,8 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> optax.GradientTransformation:
-    """Clip by the global norm like `optax.clip_by_global_norm`, but sum duplicate rows before the norm is computed, and
-    leave indices unchanged. With semantics="tensorflow" or "keras", duplicates are not summed.
+    """Clip by the global norm like `optax.clip_by_global_norm`, but compute the norm from the sums of duplicate rows,
+    and leave indices unchanged. With semantics="tensorflow" or "keras", duplicates are not summed.
 
     Parameters
     ----------

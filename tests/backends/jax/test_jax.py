@@ -79,7 +79,7 @@ ARITHMETIC: dict[str, Any] = {
         lambda c, _: (jax.tree.map(jnp.add, c, a), None), jax.tree.map(jnp.zeros_like, a), None, 3
     )[0],
 }
-#: Functions that return a gradient, and the expected gradient.
+#: Pairs of a function that returns a gradient, and a function that computes the expected dense gradient.
 COPIES: dict[str, Any] = {
     "zeros and a gradient": (
         lambda a, b: jax.tree.map(jnp.add, jax.tree.map(jnp.zeros_like, a), a),

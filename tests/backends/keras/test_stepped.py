@@ -31,8 +31,8 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return the gradients of a table, of a dense weight and of a scalar weight. The gradient of the table contains
-    duplicates, but not the rows 6 to 8."""
+    """Return the gradients of a table, of a dense weight and of a scalar weight. The gradient of the table may
+    contain duplicates, but never contains the rows 6 to 8."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])

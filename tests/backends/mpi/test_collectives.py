@@ -90,7 +90,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int) -> tuple[Any, Any]:
-    """Return (indices, values) of a rank. Rank 1 has no slices; the other ranks have duplicate indices."""
+    """Return (indices, values) of a rank. Rank 1 has no slices; the indices of the other ranks may repeat."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3), np.float32)

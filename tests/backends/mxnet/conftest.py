@@ -1,4 +1,4 @@
-"""Import MXNet through its backend first, because a plain import fails with the installed NumPy."""
+"""Import MXNet through its backend first, because a plain import fails with a current NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compare clip_global_norm and Trainer for Gluon with those of mxnet.gluon. Some tests train a real model."""
+"""Compare clip_global_norm for Gluon with islices.clip_by_global_norm, and Trainer with mxnet.gluon.Trainer after a
+clip by islices. Some tests train a real model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Test IndexedSlices and PerSample as arguments and results of tf.function: the number of traces, the flags, and the
-gradients."""
+"""Test IndexedSlices as arguments and results of tf.function: values, flags, the number of traces, and gradients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test `value_and_grad(fn, sparse=)` on plain variables and tensors. Sparse gradients agree with the gradients that the
-function computes without `sparse`."""
+"""Test `value_and_grad(fn, sparse=)` on plain variables and tensors. Sparse gradients agree with the gradients that
+value_and_grad returns without `sparse`."""
 
 from __future__ import annotations
 

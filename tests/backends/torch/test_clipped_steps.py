@@ -23,8 +23,8 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the gradients of all parameters but the last. Tables get sparse gradients, with duplicates and large values
-    that cancel; the other parameters get dense gradients."""
+    """Set the gradients of all parameters but the last. Tables get sparse gradients, and the other parameters get dense
+    gradients. With more than two slots, sparse gradients contain large values that cancel in one row."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)

@@ -34,7 +34,7 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
 
 
 class Bare(Backend):
-    """A backend for NumPy arrays that has only the methods of stage 1 of docs/adapter_author.md."""
+    """A backend for NumPy arrays that has only three methods of stage 1 of docs/adapter_author.md."""
 
     name = module = "bare"
     capture = not_implemented("bare has no layers")

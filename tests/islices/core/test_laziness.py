@@ -1,7 +1,7 @@
 """Test that imports are lazy: islices imports only NumPy, and a backend imports only its framework.
 
-Sums of rows import numba if numba is installed and kernels are on. The tests run fresh interpreters, because they check
-which modules are loaded.
+Sums of rows import numba only if numba is installed, kernels are on, and the work is large or ISLICES_KERNELS is 1. The
+tests run fresh interpreters, because they check which modules are loaded.
 """
 
 from __future__ import annotations

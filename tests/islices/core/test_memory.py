@@ -1,4 +1,4 @@
-"""Test that large results reuse memory, and that an allocation may be interrupted."""
+"""Test that an allocation may be interrupted, and that later allocations work and free their memory for reuse."""
 
 from __future__ import annotations
 

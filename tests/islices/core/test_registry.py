@@ -1,7 +1,7 @@
 """Test how names and arrays select backends, and the errors that faulty plug-ins cause.
 
 Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
-interpreter. The toy framework is a module with a special array type, so that no test here needs a framework.
+interpreter. The toy framework is a module with a special array type, so that most tests need no framework.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, excha
 
 
 def test_a_rank_that_leaves_a_call_amid_its_collectives_has_broken_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a group accepts no more calls after a rank has left a call. Otherwise the other ranks would mistake
-    this rank's next message for the rest of the call."""
+    """Check that a group accepts no more calls after a rank has left a call. If the group accepted more calls, the
+    other ranks would mistake this rank's next message for the rest of the call."""
     here, fold = threading.local(), exchange.fold_sparse
 
     def failing(like: Any, received: Any) -> Any:

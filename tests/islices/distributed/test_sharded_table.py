@@ -41,7 +41,7 @@ def parts_of(table: ShardedTable, state: dict[str, Any]) -> dict[str, Host]:
 
 # ---------------------------------------------------------------------- steps
 class Decay:
-    """A schedule whose repr contains an address in memory, so that the repr differs from rank to rank."""
+    """A schedule whose repr contains an address in memory, so that the reprs of two instances differ."""
 
     def __init__(self, start: float) -> None:
         self.start = start

@@ -22,7 +22,7 @@ from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
 from islices.distributed.packing import SAMPLED, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import Cost, choose, costs
 
-#: Bytes of the first message of `agree`, which each rank sends to every other rank.
+#: The number of bytes of the first message of `agree`, which each rank sends to every other rank.
 HEADER = 8 * (FIXED + WITHIN)
 
 

@@ -126,8 +126,8 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Check that expansion changes no result if names clash with a builtin, with the function or with a parameter. Some
-    functions contain expressions that Python does not evaluate."""
+    """Check that expansion changes no result if names clash with a builtin, a function or a parameter. Some functions
+    contain expressions that Python does not evaluate for these arguments."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 

@@ -28,10 +28,10 @@ FLOATS = (
     "float32",
     "float64",
 )
-#: (shape of a row, largest number of slices); 3000 numbers are more than one block of squares
 ROWS = 300
+#: (shape of a row, largest number of slices); 3000 numbers are more than one block of squares
 ROW_SHAPES = (((), 200), ((1,), 200), ((3,), 200), ((4, 5), 200), ((0,), 200), ((7,), 200), ((64,), 100), ((3000,), 9))
-#: name -> a function that returns the indices of n slices in a table of so many rows
+#: name -> a function that returns indices of up to n slices in a table with `rows` rows
 LAYOUTS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
     "empty": lambda rng, n, rows: np.zeros(0, np.int64),
     "one": lambda rng, n, rows: np.array([rows - 1]),

@@ -59,7 +59,8 @@ LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return the arrays that a call returns, or the type and text of its error."""
+    """Return copies of the arrays that a call returns, or the type and text of its error. Slices count as their
+    values."""
     try:
         x = call()
     except (IndexError, TypeError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""Test that a step raises and changes nothing if there is too little memory to compile its kernel. Without this check,
-LLVM would end the process."""
+"""Test that a step raises and changes nothing if there is too little memory to compile its kernel. If the kernel were
+compiled anyway, LLVM would end the process."""
 
 from __future__ import annotations
 

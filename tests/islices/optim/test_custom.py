@@ -1,4 +1,5 @@
-"""Test that optimizers made from a user's rule have the parts, bits and errors of built-in optimizers."""
+"""Test that optimizers made from a user's rule have the bits of built-in optimizers, also in compiled code, and that
+invalid rules raise."""
 
 from __future__ import annotations
 

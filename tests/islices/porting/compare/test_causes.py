@@ -1,4 +1,4 @@
-"""Test that `islices.diff` names the cause of a difference between layers, losses, clips and optimizers of frameworks.
+"""Test that `islices.diff` names the cause of a difference between layers, losses and clips of frameworks.
 
 Each report names the cause, and no cause that contradicts it.
 """

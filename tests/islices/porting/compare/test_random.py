@@ -1,5 +1,5 @@
-"""Test that `islices.diff` names no wrong cause. The differences are rounding noise, or have few elements or few
-bits."""
+"""Test that `islices.diff` names no wrong cause. The differences are, for example, rounding noise, or have few elements
+or few bits."""
 
 from __future__ import annotations
 
