@@ -41,7 +41,7 @@ class RowMap:
         For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
         that do not occur are dropped.
     old_rows : int, optional
-        The number of rows of the old table; `renumber` reads this number from the table.
+        The number of rows of the old table. `renumber` raises ValueError for a table with a different number of rows.
 
     Attributes
     ----------
@@ -234,8 +234,8 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row, or was made for a table with a different number of rows. Or leaves differ in
-        their number of rows, state_fill is missing for the added rows of a state, or no leaf matches a pattern.
+        The mapping drops the padding row, has an old row out of range, or was made for a different number of rows. Or
+        leaves differ in their number of rows, state_fill is missing for added rows, or no leaf matches a pattern.
 
     Notes
     -----
@@ -433,7 +433,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Convert rows of the host to a dtype.
+    """Convert an array in host memory to a dtype.
 
     If the dtype is a floating dtype, uint16 stands for bfloat16 in `rows` and in the result.
     """

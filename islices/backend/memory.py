@@ -22,7 +22,8 @@ class Look(NamedTuple):
     dtypes: list[str]
     shapes: list[Shape]
     traced: list[bool]
-    #: `Backend.host_view` of each array; None if an array has no view, is traced, or has its gradient recorded
+    #: `Backend.host_view` of each array; None if the core needs no views, or if an array has no view, is traced, or has
+    #: its gradient recorded
     views: list[Host] | None
     #: `Backend.memory_span` of each array, if the adapter found it at the same time
     spans: list[tuple[int, int]] | None = None
@@ -102,7 +103,7 @@ class Memory(Arrays):
     @optional("tables are new arrays")
     def in_place(self, x: Array) -> bool:
         """Return True if `set_rows` writes into x itself. Raise ValueError if x must not be written, for example
-        because its elements share memory."""
+        because its elements share memory with each other."""
         return False
 
     @optional("`host_view` answers it")

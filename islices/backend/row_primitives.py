@@ -80,7 +80,7 @@ class Slots(NamedTuple):
     indices: Array | None = None  # (n,) int32 or int64; None for a dense array, whose numbers are all in values
     rows: int | None = None  # the number of rows
     positions: Array | None = None  # (n,) int32 or int64; None if slot k has position k
-    factor: Array | None = None  # (1,) of the widened dtype of values; None means 1
+    factor: Array | None = None  # a float, or an array (1,) of the widened dtype of values; None means 1
 
 
 class RowPrimitives(Arrays):
@@ -164,7 +164,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def logical_not(self, mask: Array) -> Array:
-        """Return the negation of a mask that `equal`, `isin` or `in_range` made."""
+        """Return the negation of a mask that `equal`, `isin`, `in_range` or `less_equal` made."""
         raise NotImplementedError
 
     @primitive
