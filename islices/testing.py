@@ -14,7 +14,7 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
 
     Parameters
     ----------
-    a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
+    a, b : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
         a and b may belong to different frameworks. Sparse gradients are equal if their coalesced rows are equal: order
         and duplicates of slices do not matter. If only one of two sparse gradients stores a row of zeros, this counts
         as a difference.

@@ -37,9 +37,9 @@ class RowMap:
 
     Parameters
     ----------
-    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one per row of the new table
-        For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
-        that do not occur are dropped.
+    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework
+        For each row of the new table, the number of its old row, or -1 if the row is added. An old row occurs at most
+        once; old rows that do not occur are dropped.
     old_rows : int, optional
         The number of rows of the old table. `renumber` raises ValueError for a table with a different number of rows.
 
@@ -222,8 +222,8 @@ def renumber(
         The values of the added rows of the state: the initial values of an islices optimizer, or numbers. The argument
         is required if an array of the state, other than a "master" copy, gets added rows.
     tables, states : str, or sequence of them, optional
-        Patterns that select leaves by their names, such as ``"*.embedding"``. A name consists of keys and positions,
-        joined by dots. Leaves that are not selected are unchanged. By default, all leaves are selected.
+        Patterns that select leaves of table and of state by their names, such as ``"*.embedding"``. A name consists of
+        keys and positions, joined by dots. Leaves that are not selected are unchanged. By default, all are selected.
 
     Returns
     -------

@@ -111,7 +111,10 @@ class Arrays(Part):
 
     @primitive
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        """Return a new array of zeros."""
+        """Return a new array of zeros.
+
+        If traced shapes are dynamic, a dimension may be None; the result then has the length of `like` along that axis.
+        """
         raise NotImplementedError
 
     @optional("`zeros` does it")

@@ -158,14 +158,14 @@ class Memory(Arrays):
 
     @optional("x as it is")
     def variable(self, x: Array, like: Array) -> Array:
-        """Return x as an object that changes in place if `like` does, such as a tf.Variable. No other object uses the
-        memory of x."""
+        """Return x as an object that changes in place if `like` does, such as a tf.Variable. The caller guarantees
+        that no other object uses the memory of x."""
         return x
 
     @optional("`variable` does it")
     def made_like(self, x: Array, like: Array) -> Array:
-        """Return x as an object of the type of `like`, such as a parameter or a variable. No other object uses the
-        memory of x.
+        """Return x as an object of the type of `like`, such as a parameter or a variable. The caller guarantees
+        that no other object uses the memory of x.
 
         The result is trainable if `like` is trainable.
         """

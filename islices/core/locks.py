@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-#: The longest wait of a fork in seconds. The forking thread may hold a lock for which another thread's import waits.
+#: The longest wait of a fork for the locks of islices, in seconds. The forking thread may hold a lock for which another
+#: thread's import waits.
 PATIENCE = 60.0
 
 
