@@ -166,8 +166,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilog to the width of the terminal.
 
     The wrapped lines of an indented line begin in its second column, if the line has a second column in the left half.
-    If not, they begin four spaces to the right of the line's start. A second column is text after two or more spaces. A
-    line of the text that begins where wrapped lines would begin continues the line above.
+    If not, the wrapped lines begin four spaces to the right of the line's start. A second column is text after two or
+    more spaces. A line of the text that begins where wrapped lines would begin continues the line above.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -17,10 +17,10 @@ from islices.backend.contract import Array, optional
 class Source(NamedTuple):
     """The source of a table's rows, which consists of the table's weights and, during a differentiation, of a recorder.
 
-    A recorder is an object that the adapter makes, usually in `Backend.differentiate`. Its method ``lookup(weights,
-    ids, extras, static)`` returns the rows of ids, as an array of shape ``(*ids.shape, *row_shape)``. In traced code,
-    an id may be out of range; its row is then zeros. The method stores ids, extras (a tuple of integer arrays) and
-    static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
+    A recorder is an object that the adapter makes, usually in `Backend.differentiate`. The recorder's method
+    ``lookup(weights, ids, extras, static)`` returns the rows of ids, as an array of shape ``(*ids.shape, *row_shape)``.
+    In traced code, an id may be out of range; its row is then zeros. The method stores ids, extras (a tuple of integer
+    arrays) and static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
     ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates ``read(weights,
     ids)``. An optional method ``operand(weights)`` returns the weights as an array that is differentiated. A product
     with that array becomes a `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect

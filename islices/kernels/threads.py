@@ -56,8 +56,8 @@ def set_num_threads(n: int) -> None:
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
     kernels that the main thread calls run in torch's OpenMP threads, if there are any. These kernels use at most
-    torch.get_num_threads() threads. If torch.get_num_threads() is 1, they run in threads of islices instead. SPEC
-    clauses 3 and 20.
+    torch.get_num_threads() threads. If torch.get_num_threads() is 1, kernels run in threads of islices instead.
+    SPEC clauses 3 and 20.
 
     Examples
     --------
