@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The command-line arguments. The default is the arguments of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
-    os.environ["PYTHONIOENCODING"] = "utf-8"  # for child processes, whose output commands read
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # commands read the output of child processes as UTF-8
     _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

@@ -129,11 +129,12 @@ class Memory(Arrays):
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Tell autograd and similar observers that the arrays passed to `plain_tables` are being written."""
+        """Tell autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:
-        """Return a writable view of a concrete array that changes in place, or None if the memory is not writable.
+        """Return a writable view of a concrete array that changes in place, or None if the host cannot or must not
+        write into the memory.
 
         `writable` calls this method.
         """

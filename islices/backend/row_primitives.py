@@ -78,7 +78,7 @@ class Slots(NamedTuple):
 
     values: Array  # (m, *row_shape)
     indices: Array | None = None  # (n,) int32 or int64; None if duplicates need no sum, as in a dense array
-    rows: int | None = None  # the number of rows
+    rows: int | None = None  # the number of rows of the table; None if it is unknown
     positions: Array | None = None  # (n,) int32 or int64; None if slot k has position k
     factor: Array | None = None  # a float, or an array (1,) of the widened dtype of values; None means 1
 
