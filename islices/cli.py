@@ -4,8 +4,8 @@ The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add
 group ``islices.commands``. Each subcommand is a `Command`. Another module's `Command` is loaded when the command is
 called or when the parser needs its help text.
 
-The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error, and
-130 after an interrupt.
+The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error, 130
+after an interrupt, and 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The command-line arguments. The default is the arguments of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
-    os.environ["PYTHONIOENCODING"] = "utf-8"  # for child processes, because commands read their output
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # commands read the output of child processes as UTF-8
     _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # rich has handled it, and redirected stdout
+        if isinstance(stop.__context__, BrokenPipeError):  # rich has handled the closed pipe, and redirected stdout
             return 0
         raise
 
@@ -166,8 +166,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilog to the width of the terminal.
 
     The wrapped lines of an indented line begin in its second column, if the line has a second column in the left half.
-    Otherwise the wrapped lines begin four spaces further right. A second column is text after two or more spaces. A
-    line of the text that begins where wrapped lines would begin continues the line above.
+    If not, the wrapped lines begin four spaces to the right of the line's start. A second column is text after two or
+    more spaces. A line of the text that begins where wrapped lines would begin continues the line above.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -219,7 +219,7 @@ def load_command(name: str) -> Command:
     Raises
     ------
     ImportError
-        The module of the subcommand cannot be imported.
+        The subcommand's module or `Command` cannot be loaded.
     TypeError
         The entry point refers to an object that is not a `Command`.
     ValueError
@@ -250,8 +250,8 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load and list all installed backends, and return the exit code. If a backend is broken, mark it in the list,
-    report its error, and return 3."""
+    """List all installed backends and the missing built-in ones, and return the exit code. If a backend fails to load,
+    mark it in the list, report its error, and return 3."""
     installed = list_backends()
     if sys.stderr.isatty():
         print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)

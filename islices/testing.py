@@ -14,13 +14,13 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
 
     Parameters
     ----------
-    a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
+    a, b : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
         a and b may belong to different frameworks. Sparse gradients are equal if their coalesced rows are equal: order
         and duplicates of slices do not matter. If only one of two sparse gradients stores a row of zeros, this counts
         as a difference.
     **context
-        Arguments of `islices.diff` that help to find the cause of a difference, such as ``before=``, ``max_norm=`` and
-        ``padding_idx=``.
+        Further arguments of `islices.diff`; for example, ``before=``, ``max_norm=`` and ``padding_idx=`` help to find
+        the cause of a difference.
 
     Raises
     ------

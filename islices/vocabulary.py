@@ -37,11 +37,11 @@ class RowMap:
 
     Parameters
     ----------
-    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework, one per row of the new table
-        For each new row, the number of its old row, or -1 if the row is added. An old row occurs at most once; old rows
-        that do not occur are dropped.
+    old_ids : sequence of ints, or 1-D int32 or int64 array of any framework
+        For each row of the new table, the number of its old row, or -1 if the row is added. An old row occurs at most
+        once; old rows that do not occur are dropped.
     old_rows : int, optional
-        The number of rows of the old table; `renumber` reads this number from the table.
+        The number of rows of the old table. `renumber` raises ValueError for a table with a different number of rows.
 
     Attributes
     ----------
@@ -222,8 +222,8 @@ def renumber(
         The values of the added rows of the state: the initial values of an islices optimizer, or numbers. The argument
         is required if an array of the state, other than a "master" copy, gets added rows.
     tables, states : str, or sequence of them, optional
-        Patterns that select leaves by their names, such as ``"*.embedding"``. A name consists of keys and positions,
-        joined by dots. Leaves that are not selected are unchanged. By default, all leaves are selected.
+        Patterns that select leaves of table and of state by their names, such as ``"*.embedding"``. A name consists of
+        keys and positions, joined by dots. Leaves that are not selected are unchanged. By default, all are selected.
 
     Returns
     -------
@@ -234,8 +234,8 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding row, or was made for a table with a different number of rows. Or leaves differ in
-        their number of rows, state_fill is missing for the added rows of a state, or no leaf matches a pattern.
+        The mapping drops the padding row, has an old row out of range, or was made for a different number of rows. Or
+        leaves differ in their number of rows, state_fill is missing for added rows, or no leaf matches a pattern.
 
     Notes
     -----
@@ -433,7 +433,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Convert rows of the host to a dtype.
+    """Convert an array in host memory to a dtype.
 
     If the dtype is a floating dtype, uint16 stands for bfloat16 in `rows` and in the result.
     """

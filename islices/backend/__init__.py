@@ -1,4 +1,4 @@
-"""The contract of an adapter, which defines its primitives and their requirements.
+"""The contract of an adapter: its primitives, and their requirements.
 
 The core is written once, with these primitives, and imports no framework but NumPy. An adapter implements the methods
 of `Backend` for a framework's arrays. `Backend` consists of parts for arrays, memory, rows and gradients, and of a part

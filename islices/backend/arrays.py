@@ -94,8 +94,7 @@ class Arrays(Part):
         Norms of all dtypes are computed in float64. If float64 is switched off in the framework, the context turns it
         on. A framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise
         self.lacks("astype", "it has no float64")``. Without float64, the host computes norms, and clips by norms, if
-        `host_view` returns a view; in mode framework, norms and
-        clipping by norms are then unsupported.
+        `host_view` returns a view. In mode framework, norms and clipping by norms need float64.
         """
         return contextlib.nullcontext()
 
@@ -112,7 +111,10 @@ class Arrays(Part):
 
     @primitive
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        """Return a new array of zeros."""
+        """Return a new array of zeros.
+
+        If traced shapes are dynamic, a dimension may be None; the result then has the length of `like` along that axis.
+        """
         raise NotImplementedError
 
     @optional("`zeros` does it")
@@ -179,7 +181,8 @@ class Arrays(Part):
 
     @primitive
     def div(self, a: Array, b: Array) -> Array:
-        """Return the correctly rounded a / b, also in traced code. Arguments broadcast; a may be a Python float."""
+        """Return the correctly rounded a / b, also in traced code. Arguments broadcast; either may be a Python
+        float."""
         raise NotImplementedError
 
     @optional("a * b")

@@ -30,7 +30,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def optional(without: str) -> Callable[[_Method], _Method]:
-    """Mark a method that an adapter may leave out; `without` describes the effect if an adapter does so.
+    """Mark a method that an adapter may leave out; `without` describes the effect of leaving the method out.
 
     The mark is stored as the method's attribute ``optional`` and as the last paragraph of the method's docstring. Every
     adapter needs the methods that are marked neither as optional nor as `primitive`.

@@ -17,10 +17,10 @@ from islices.backend.contract import Array, optional
 class Source(NamedTuple):
     """The source of a table's rows, which consists of the table's weights and, during a differentiation, of a recorder.
 
-    A recorder is an object of the adapter that `Backend.differentiate` makes. The recorder's method ``lookup(weights,
-    ids, extras, static)`` returns the rows of ids, as an array of shape ``(*ids.shape, *row_shape)``. In traced code,
-    an id may be out of range; its row is then zeros. The method stores ids, extras (a tuple of integer arrays) and
-    static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
+    A recorder is an object that the adapter makes, usually in `Backend.differentiate`. The recorder's method
+    ``lookup(weights, ids, extras, static)`` returns the rows of ids, as an array of shape ``(*ids.shape, *row_shape)``.
+    In traced code, an id may be out of range; its row is then zeros. The method stores ids, extras (a tuple of integer
+    arrays) and static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
     ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates ``read(weights,
     ids)``. An optional method ``operand(weights)`` returns the weights as an array that is differentiated. A product
     with that array becomes a `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect
@@ -78,7 +78,7 @@ class ProductUse:
     layer: str  # the name of the embedding layer that has the weights
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
-    axes: tuple[str, ...] = ()  # see `LookedUp`; if there are axes, the first axis may not be that of the samples
+    axes: tuple[str, ...] = ()  # see `LookedUp`; with axes, the first axis of inputs is not always that of the samples
     awaited: Callable[[], object] | None = None  # see `LayerUse`
 
 
@@ -104,7 +104,7 @@ class TapeRecorder:
     """A base class of recorders for a framework with a tape. A recorder stores the lookups in one table during a
     differentiation.
 
-    A subclass overrides `bags`. `bags` appends (rows that the tape watches, ids, extras, static) to ``found``.
+    A subclass overrides `bags`. `bags` appends (rows or bags that the tape watches, ids, extras, static) to ``found``.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -181,19 +181,19 @@ class Gradients(Arrays):
         a recorder of this differentiation. `gradients` contains a dense array for each variable (zeros if the loss does
         not depend on the variable). `lookups` contains one list per source, with a `LookedUp` per lookup, in order, and
         a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
-        allocated: the framework differentiates with respect to the rows that the recorder returned. If a source already
-        has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. The method raises NotImplementedError if the framework cannot do this. If a recorder is used where its
-        gradient would be wrong (in a loop body, or in a graph that is traced separately), the recorder raises
-        TypeError. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For a vector
-        the sum is differentiated, and the vector is returned.
+        allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
+        already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
+        correct. The method raises NotImplementedError if the framework has no correct second derivatives. If a recorder
+        is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately), the
+        recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
+        numbers. For a vector the sum is differentiated, and the vector is returned.
 
-        A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns, and computes
-        their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
+        A framework with a tape (torch, TensorFlow, MXNet) watches the rows or bags that the recorder returns, and
+        computes their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
         gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
         and of one array of zeros for each lookup. The differentiated function is the traced one, with the zeros added
-        to the rows. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary
-        results of that function: no other value that `fn` makes may leave the trace.
+        to the rows or bags. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are
+        auxiliary results of that function: no other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
@@ -205,9 +205,12 @@ class Gradients(Arrays):
 
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
-        leaves, or the string "auto" or "always". If `fn` reads a marked leaf other than by rows, the method raises
-        TypeError; if `sparse` is a string, the leaf's gradient is dense instead. `fn` checks the loss before it
-        returns.
+        leaves, or the string "auto" or "always". A string marks only leaves that `fn` reads only by rows; see
+        `islices.embedding.marking.pays`. If `sparse` is no string and `fn` reads a marked leaf other than by rows, the
+        method raises TypeError. `fn` checks the loss before it returns.
+
+        With `data`, the method calls ``fn(tree, [x[b:b+1] for x in data])`` for each sample b. The loss and dense
+        gradients then contain one entry per sample, the slices of all samples are concatenated, and aux is None.
         """
         raise self.lacks(
             "differentiate_rows",

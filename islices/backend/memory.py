@@ -22,7 +22,8 @@ class Look(NamedTuple):
     dtypes: list[str]
     shapes: list[Shape]
     traced: list[bool]
-    #: `Backend.host_view` of each array; None if an array has no view, is traced, or has its gradient recorded
+    #: `Backend.host_view` of each array; None if the core needs no views, or if an array has no view, is traced, or has
+    #: its gradient recorded
     views: list[Host] | None
     #: `Backend.memory_span` of each array, if the adapter found it at the same time
     spans: list[tuple[int, int]] | None = None
@@ -102,7 +103,7 @@ class Memory(Arrays):
     @optional("tables are new arrays")
     def in_place(self, x: Array) -> bool:
         """Return True if `set_rows` writes into x itself. Raise ValueError if x must not be written, for example
-        because its elements share memory."""
+        because its elements share memory with each other."""
         return False
 
     @optional("`host_view` answers it")
@@ -128,11 +129,12 @@ class Memory(Arrays):
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Tell autograd and similar observers that the arrays passed to `plain_tables` are being written."""
+        """Tell autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:
-        """Return a writable view of a concrete array that changes in place, or None if the memory is not writable.
+        """Return a writable view of a concrete array that changes in place, or None if the host cannot or must not
+        write into the memory.
 
         `writable` calls this method.
         """
@@ -157,14 +159,14 @@ class Memory(Arrays):
 
     @optional("x as it is")
     def variable(self, x: Array, like: Array) -> Array:
-        """Return x as an object that changes in place if `like` does, such as a tf.Variable. No other object uses the
-        memory of x."""
+        """Return x as an object that changes in place if `like` does, such as a tf.Variable. The caller guarantees
+        that no other object uses the memory of x."""
         return x
 
     @optional("`variable` does it")
     def made_like(self, x: Array, like: Array) -> Array:
-        """Return x as an object of the type of `like`, such as a parameter or a variable. No other object uses the
-        memory of x.
+        """Return x as an object of the type of `like`, such as a parameter or a variable. The caller guarantees
+        that no other object uses the memory of x.
 
         The result is trainable if `like` is trainable.
         """

@@ -77,10 +77,10 @@ class Slots(NamedTuple):
     """
 
     values: Array  # (m, *row_shape)
-    indices: Array | None = None  # (n,) int32 or int64; None for a dense array, whose numbers are all in values
-    rows: int | None = None  # the number of rows
+    indices: Array | None = None  # (n,) int32 or int64; None if duplicates need no sum, as in a dense array
+    rows: int | None = None  # the number of rows of the table; None if it is unknown
     positions: Array | None = None  # (n,) int32 or int64; None if slot k has position k
-    factor: Array | None = None  # (1,) of the widened dtype of values; None means 1
+    factor: Array | None = None  # a float, or an array (1,) of the widened dtype of values; None means 1
 
 
 class RowPrimitives(Arrays):
@@ -164,7 +164,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def logical_not(self, mask: Array) -> Array:
-        """Return the negation of a mask that `equal`, `isin` or `in_range` made."""
+        """Return the negation of a mask that `equal`, `isin`, `in_range` or `less_equal` made."""
         raise NotImplementedError
 
     @primitive
@@ -312,8 +312,9 @@ class RowPrimitives(Arrays):
     ) -> Array | None:
         """Return the float64 norm (1,) of order 1 or 2 of all leaves, computed by a compiled kernel in traced code.
 
-        Duplicates are summed first; slots with indices out of range are ignored. No leaf has a factor. Return None if
-        no kernel can be called. ``otherwise(leaves)`` computes the same with the framework's operations.
+        Duplicates of a leaf with indices are summed first; slots with indices out of range are ignored. No leaf has a
+        factor. Return None if no kernel can be called. ``otherwise(leaves)`` computes the same with the framework's
+        operations.
         """
         return None
 

@@ -23,10 +23,10 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def show(x: object) -> str:
-    """Return a text for error messages: the shortened repr of a plain object, or the type's name of any other object.
+    """Return a text for error messages: the shortened repr of a plain object, or the name of any other object's type.
 
-    Plain objects are numbers, strings, bytes, None, and lists and tuples of these. The repr of a framework's tensor
-    could crash the process, for example after a resize of a torch tensor's storage.
+    Plain objects are Python's bools, numbers, strings and bytes, None, and lists and tuples of these. The repr of a
+    framework's tensor could crash the process, for example after a resize of a torch tensor's storage.
     """
     kind = type(x).__name__
     if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]

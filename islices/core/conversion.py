@@ -1,4 +1,4 @@
-"""Conversions between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
+"""Convert gradients between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
 `map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Many public functions use these three
@@ -210,7 +210,8 @@ def accept(x: Any, argument: str = "x") -> Any:
 def restored(result: Any, leaf: Any, given: Any) -> Any:
     """Convert slices to the sparse type of `given`, the user's object that `accept` converted to `leaf`.
 
-    Return any other result unchanged; if the result is `leaf` itself, return `given`.
+    Return dense results unchanged, and also slices if `given` is an IndexedSlices or a dense array. If the result is
+    `leaf` itself, return `given`.
     """
     if result is leaf:
         return given

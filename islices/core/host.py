@@ -301,8 +301,8 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sum of each group's rows of values, added left to right (SPEC clause 3).
 
     Without a kernel, many values are added in layers. Layer k is a vectorised addition of the k-th occurrence of every
-    row that occurs at least k times. The few rows with very many occurrences are finished one by one. In both cases,
-    the function copies values piece by piece into a buffer that stays in the processor's caches.
+    row that occurs at least k times. The few rows with very many occurrences are finished one by one. The added values
+    are first copied, piece by piece, into a buffer that stays in the processor's caches.
     """
     compiled = kernels.active(values.size)
     if compiled:

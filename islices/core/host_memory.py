@@ -19,8 +19,8 @@ from islices.backend import Host
 ALIGNMENT = 64
 #: the size in bytes from which arrays may reuse freed memory; smaller arrays get new memory
 LARGE = 1 << 20
-#: The largest number of bytes kept for later arrays. A reused block exceeds the requested number of bytes by at most
-#: this number divided by `WASTE`.
+#: The largest number of bytes kept for later arrays. A block is reused for a request of n bytes only if the block has
+#: from n to n + n / `WASTE` bytes.
 KEPT = 1 << 26
 WASTE = 4
 

@@ -35,7 +35,7 @@ def scale(x: T, c: Any) -> T:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    c : real number, or 0-d array of the framework or of NumPy
+    c : real number, 0-d array of NumPy, or array of the framework of shape () or (1,)
         The factor, which islices first rounds to the values' dtype (float32 for 16-bit values). For integer gradients,
         c must be an integer.
 

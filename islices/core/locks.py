@@ -2,11 +2,12 @@
 
 A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
 The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits up to `PATIENCE` seconds for
-all these locks, and holds them while the process is copied; then both processes release them.
+all these locks, and holds them while the process is copied; then both processes release them. In the child, new locks
+replace those that were still busy.
 
 Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for
-a pool of threads, as those of TensorFlow's iterators do, and one of these threads may wait for the lock. So the
-collector is off while a lock is held. May import: the standard library.
+a pool of threads, as those of TensorFlow's iterators do, and one of these threads may wait for a lock of islices. So
+the collector is off while a lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-#: The longest wait of a fork in seconds. The forking thread may hold a lock for which another thread's import waits.
+#: The longest wait of a fork for the locks of islices, in seconds. The forking thread may hold a lock for which another
+#: thread's import waits.
 PATIENCE = 60.0
 
 
@@ -84,7 +86,8 @@ def without_collector() -> Iterator[None]:
 
 
 class Lock:
-    """A reentrant lock for ``with`` statements, which keeps the collector off and which is unlocked in a forked child.
+    """A reentrant lock for ``with`` statements that keeps the collector off. A forked child never waits for a thread of
+    its parent.
 
     Make instances only for module variables, since an instance is never garbage collected.
     """
@@ -124,7 +127,7 @@ _loading = Lock()
 
 
 def load_module(name: str) -> ModuleType:
-    """Import and return a module; a fork waits until the import is complete."""
+    """Import and return a module; a fork waits up to `PATIENCE` seconds for the end of the import."""
     with _loading:
         return importlib.import_module(name)
 

@@ -29,7 +29,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
             found = {}
             for point in importlib.metadata.entry_points(group=group):
                 if point.dist is not None and point.dist.name.lower() == OWN:
-                    continue  # of an installed version of islices
+                    continue  # an entry point of an installed version of islices
                 # a distribution can be found twice (an editable install, and its metadata on the path)
                 claims = found.setdefault(point.name, [])
                 if all(point.value != other.value for other in claims):

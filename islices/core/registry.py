@@ -2,7 +2,7 @@
 
 The lookup by type tries, in order, the cache of known array types, plug-ins (entry points ``islices.backends``), the
 built-in adapters of imported frameworks, and NumPy. A plug-in is tried only after a module with the entry point's
-*name* has been imported. So an unused plug-in is not loaded and cannot cause errors.
+*name* has been imported, so an unused plug-in is not loaded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def list_backends() -> list[str]:
 
 
 def get_backend(name_or_array: Any) -> Backend:
-    """Return the backend of a name, an array, a native sparse object or an `IndexedSlices`.
+    """Return the backend of a name, an array, a native sparse object or an `IndexedSlices`, or a `Backend` itself.
 
     Parameters
     ----------

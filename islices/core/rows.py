@@ -162,8 +162,8 @@ def keep_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows may be out of range.
-        SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask does not have one entry per row of x. Traced rows
+        may be out of range. SPEC clause 13.
 
     Examples
     --------
@@ -192,8 +192,8 @@ def drop_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask has another length. Traced rows may be out of range.
-        SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask does not have one entry per row of x. Traced rows
+        may be out of range. SPEC clause 13.
 
     Examples
     --------

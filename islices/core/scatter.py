@@ -126,7 +126,8 @@ def open_tables(
     """Return (views, results) of `Backend.writable` for kernels that write into tables.
 
     Return None if kernels cannot write into the memory of a table; the tables' values are then unchanged. The arrays
-    that the kernels read must not share memory with the tables. `held` is the result of `Backend.plain_tables`.
+    that the kernels read must not share memory with the tables. If `held`, the result of `Backend.plain_tables`, has
+    views, return these views and the tables.
     """
     if held is not None and held.views is not None:
         B.mark_written(tables)

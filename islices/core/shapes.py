@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-#: the largest number of dimensions of any framework's arrays
+#: the largest number of dimensions of a dense_shape
 MOST_NDIM = 64
-#: the largest number of dimensions that all supported versions allow; NumPy 1 is the strictest
+#: the largest number of dimensions that all supported versions of NumPy allow; it is the limit of NumPy 1
 COMMON_NDIM = 32
 
 

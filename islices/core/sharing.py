@@ -28,7 +28,7 @@ _Span = tuple[int, int, int, Part]
 def check_apart(parts: Iterable[Part]) -> None:
     """Raise ValueError if a written array shares an element with another array, or if this cannot be decided.
 
-    An array with unknown memory bounds shares memory only with itself.
+    An array with unknown memory bounds counts as sharing memory only with itself.
     """
     parts = list(parts)
     if _have_owners(parts):
@@ -85,7 +85,7 @@ def _check_overlapping(spans: Iterable[_Span]) -> None:
 def share_memory(B: Backend, a: Array, b: Array) -> bool:
     """Return True if two arrays of a backend have an element in common, or if this cannot be decided.
 
-    An array with unknown memory bounds shares memory only with itself.
+    An array with unknown memory bounds counts as sharing memory only with itself.
     """
     first, second = sorted(B.memory_span(x) or (id(x), id(x) + 1) for x in (a, b))
     if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:

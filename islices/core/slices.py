@@ -28,7 +28,8 @@ class IndexedSlices:
 
     Duplicate rows stand for their sum. An instance stands for a dense array T of shape ``dense_shape``: T[r] is the sum
     of ``values[k]`` over all k with ``indices[k] == r`` (SPEC clause 1). Instances are immutable.
-    `islices.testing.assert_equal` compares two instances; ``==`` of two different instances raises TypeError.
+    `islices.testing.assert_equal` compares two instances. ``==`` of two instances raises TypeError, unless both are the
+    same object.
 
     Parameters
     ----------
@@ -520,8 +521,8 @@ def check_indices(
     """Raise IndexError for an index out of range. If `coalesced` is True, raise ValueError unless indices strictly
     ascend.
 
-    If `padded` is True, empty slots may follow at the end. `look`, if given, is the result of `Backend.look` for values
-    and indices. SPEC clause 2.
+    If `padded` is True, the index `rows` is in range, and may repeat at the end of coalesced indices. `look`, if given,
+    is the result of `Backend.look` for values and indices. SPEC clause 2.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

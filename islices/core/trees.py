@@ -1,4 +1,4 @@
-"""Conversion of nested structures of gradients to lists of leaves and back.
+"""Convert nested structures of gradients to lists of leaves and back.
 
 The structures are lists, tuples, named tuples, dicts, and pytrees. Pytrees are container types that are registered with
 a framework, such as flax's State and equinox's Module with JAX. None counts as a leaf. May import:

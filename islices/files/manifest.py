@@ -1,7 +1,8 @@
 """The manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest` reads one.
 
-A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
-dtype, shape and SHA-256. The whole manifest is checked before any data are read. May import: `numpy`, the core.
+A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays and attributes of each leaf, and
+every array's dtype, shape and SHA-256. The manifest also contains the caller's metadata. The whole manifest is checked
+before any data are read. May import: `numpy`, the core.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
-#: The version of the manifest. A reader raises for versions that it does not know.
+#: The version of the manifest. `read_manifest` raises ValueError for any other version.
 VERSION = 1
 #: The greatest length of an array's name, before escapes and a suffix that makes the name unique. Names are only
 #: labels, because the manifest contains the complete keys.

@@ -62,10 +62,10 @@ def _without_waiting(name: str, flags: int) -> int:
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file for the caller to write. At the end of the context, the new file is synced to
-    disk and replaces the file at `path`, with the permissions of the old file.
+    disk and moved to `path`. If the new file replaces another file, it gets that file's permissions.
 
-    A call that was killed leaves its file behind. The function also removes such files for the same `path`, if nobody
-    has written to them in the last `ABANDONED` seconds.
+    If an error is raised, the new file is removed. A call that was killed leaves its file behind. The function also
+    removes such files for the same `path`, if nobody has written to them in the last `ABANDONED` seconds.
     """
     target = os.path.realpath(path)  # a symbolic link stays, as it would with open
     mode = _mode_of(target)
@@ -108,8 +108,8 @@ def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> Non
 
 
 def _mode_of(target: str) -> int | None:
-    """Return the permissions of an existing file, or None if there is no file. Raise OSError if the file cannot be
-    written, and ValueError for a file that is not regular."""
+    """Return the permissions of an existing file, or None if there is no file. Raise OSError for a folder or for a file
+    that cannot be written, and ValueError for anything else that is not a regular file."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:

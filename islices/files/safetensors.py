@@ -33,9 +33,9 @@ DTYPES = {
     "float64": ("F64", "<f8"),
 }  # fmt: skip
 DTYPE_OF = {tag: dtype for dtype, (tag, _) in DTYPES.items()}
-#: The names of the two texts that islices adds to a file. No tensor may have these names.
+#: The names of the two texts that islices adds to a file. No array that islices writes has these names.
 OWN = ("islices.json", "islices.sha256")
-#: The greatest length of a header, enough for some 100,000 tensors. A header is read whole, and parsed JSON needs many
+#: The greatest length of a header, enough for some 100,000 arrays. A header is read whole, and parsed JSON needs many
 #: times its length.
 LONGEST_HEADER = 1 << 24
 

@@ -1,7 +1,7 @@
 """Define `save`, which stores a tree of sparse gradients, dense arrays and tables in one file, and `load`, which reads
 the file. The file has the same form for every framework.
 
-A file is a plain .safetensors file of named arrays, which other programs can read. The file also has two texts: the
+A file is a plain .safetensors file of named arrays, which other programs can read. `save` adds two texts: the
 *manifest*, which describes how the arrays form the tree, and the manifest's digest. The manifest contains each array's
 dtype, shape and digest, so that `load` detects damage to the file. SPEC clause 21.
 """
@@ -40,17 +40,17 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     path : str or path
         The file's name, which ends in .safetensors. An existing file is replaced in one step, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and may contain integers of 8
-        to 64 bits or bools. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and subclasses of
-        dict as dicts.
+        The leaves may be of any framework, or of several. Dense arrays may also be 0-d, and may also contain bools or
+        integers of 8 to 64 bits. Keys of dicts are strings or ints. `load` returns named tuples as tuples, and
+        subclasses of dict as dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The tree contains an object that cannot be saved, such as slices with invalid indices. The message names the
-        object's place in the tree.
+        path or metadata are not accepted. Or the tree contains an object that cannot be saved, such as slices with
+        invalid indices; the message then names the object's place in the tree.
     ModuleNotFoundError
         The extra is missing: ``pip install "islices[io]"``.
     OSError
@@ -58,8 +58,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
 
     Notes
     -----
-    Saving never densifies: the file's size depends on the stored rows, not on the table's size. Empty slots of padded
-    slices are left out. Arrays outside of host memory are copied to the host one by one. SPEC clause 21.
+    Saving never densifies: a gradient's size in the file depends on its stored rows, not on the table's size. Empty
+    slots of padded slices are left out. Arrays outside of host memory are copied to the host one by one. SPEC clause
+    21.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Compiled kernels on host memory, which compute the same bits as NumPy, but faster.
 
 This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. By default,
-islices imports numba (the extra ``fast``) only when there is enough work to make up for the time of the import. Without
-numba, NumPy computes everything. SPEC clause 20.
+islices imports numba (the extra ``fast``) only for traced code, or when there is enough work to make up for the time of
+the import. Without numba, NumPy computes everything. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def use_kernels(on: bool) -> Iterator[None]:
         without numba, NumPy computes the same bits, but more slowly. The environment variable ISLICES_KERNELS=0 sets
         the default to False. Importing numba takes most of a second. By default islices imports numba for the first
         traced call, or once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1,
-        islices imports numba for the first call.
+        islices imports numba for the first call that could use a kernel.
 
     Raises
     ------

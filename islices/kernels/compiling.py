@@ -1,8 +1,8 @@
 """Compile plain Python functions to machine code.
 
-The machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled from a
-*template*, which is a function of arrays, and from a signature of types. Many templates are closures: the parts that
-differ between kernels (the widening of a 16-bit float, an optimizer's rule) are variables of the enclosing scope.
+If possible, the machine code is stored on disk next to the module, or in the user's cache folder. A kernel is compiled
+from a *template*, which is a function of arrays, and from a signature of types. Many templates are closures: the parts
+that differ between kernels (the widening of a 16-bit float, an optimizer's rule) are variables of the enclosing scope.
 Kernels release the GIL, raise no exceptions and start no threads; `islices.kernels.threads` runs a kernel in several
 threads. May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
 """

@@ -40,7 +40,7 @@ class Definition(NamedTuple):
     name: str
     arguments: tuple[str, ...]
     body: list[ast.stmt]
-    stored: frozenset[str]  # the names that it assigns to
+    stored: frozenset[str]  # the names that the body assigns to
 
 
 def expand(

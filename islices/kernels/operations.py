@@ -38,7 +38,7 @@ SHARED = 1 << 21
 FEW = 1 << 18
 #: the number of slots from which grouping in one thread takes longer than waking another thread
 ROUSED = 1 << 15
-#: the empty row numbers for kernels that write row r of the result in place r
+#: no row numbers, for kernels that then write row r of the result in place r
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
 #: a number of rows that exceeds every index
@@ -125,7 +125,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _cuts(task: Task, share: int) -> list[int]:
-    """Return the first rows of parts of about `share` elements each, followed by the number of all rows."""
+    """Return the first row of each part of about `share` elements, and the number of all rows as the last item."""
     count, number = task.rows, task.size // share
     if number <= 1 or count <= task.multiple:
         return [0, count]

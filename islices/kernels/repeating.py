@@ -24,9 +24,9 @@ _kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
 
 
 def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
-    """Keep the groups of these indices for the next call of `kept_groups`, and drop all groups kept before.
+    """Keep the groups of these indices for later calls of `kept_groups`, and drop all groups kept before.
 
-    Arrays of fewer than `FEWEST` slots, and arrays beyond `MOST` slots in total, are not kept.
+    Groups of fewer than `FEWEST` slots, and groups beyond `MOST` slots in total, are not kept.
     """
     kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
     total = 0

@@ -44,7 +44,7 @@ def set_num_threads(n: int) -> None:
     ----------
     n : int
         A number from 1 to 2^15 - 1. The default is the environment variable ISLICES_NUM_THREADS, which is read on first
-        use; an invalid value gives a warning. Without the variable, the default is the number of cores that this
+        use; an invalid value gives a warning. Without a valid value, the default is the number of cores that this
         process may use.
 
     Raises
@@ -56,7 +56,8 @@ def set_num_threads(n: int) -> None:
     -----
     Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
     kernels that the main thread calls run in torch's OpenMP threads, if there are any. These kernels use at most
-    torch.get_num_threads() threads, unless torch.get_num_threads() is 1. SPEC clauses 3 and 20.
+    torch.get_num_threads() threads. If torch.get_num_threads() is 1, kernels run in threads of islices instead.
+    SPEC clauses 3 and 20.
 
     Examples
     --------

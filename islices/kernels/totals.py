@@ -23,7 +23,7 @@ Host = np.ndarray[Any, Any]
 CUT = 48
 #: The exponents of the lowest and of the highest bit of the sum. The smallest square of a float64 has the lowest bit; a
 #: sum of 2^63 of the largest squares has the highest bit. After the limbs come two flags, for numbers that are not
-#: finite and for NaN. Then comes the number of terms that may have dropped a part.
+#: finite and for NaN. Then comes the number of terms that may have dropped bits.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
 #: the number of rows of four limbs that contain all limbs
@@ -78,7 +78,7 @@ def _round(limbs, ord):
         carry = here >> 32
         if limbs[k]:
             top = k
-    if carry < 0:  # the dropped parts of tiny terms may make the sum negative
+    if carry < 0:  # the dropped bits of tiny terms may make the sum negative
         return -1.0
     if top < 0:
         return 0.0

@@ -2,8 +2,8 @@
 
 One thread reads each row, changes it with all slots of the row, and writes it. A step sums a row's slots immediately
 before the rule reads the sum, and never stores the sums of all rows together. The rules are the functions of
-`islices.optim`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder,
-`islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
+`islices.optim.rules`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`, this
+folder, `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     """Return two functions of one element: `follow` computes the gradient for the rule, and `change_element` applies
-    decoupled weight decay and the rule."""
+    the rule and any weight decay that is not coupled."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.half and not formula.raw
@@ -159,7 +159,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
         return g
 
     def change_element(g, q, w, old, n):
-        """Return an element's weight and states after decoupled weight decay and the rule."""
+        """Return an element's weight and states after the rule and any weight decay that is not coupled."""
         if decoupled_decay:
             w = decoupled(w, n[extra])
         if shrunk_decay:
@@ -272,8 +272,8 @@ def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
     def rest(values, skip, table, state, numbers, width, first, last):
         """Update the rows first <= r < last of the table and the states, except the rows in `skip`, which ascend.
 
-        The gradient is `values`, or 0 without a gradient. All arrays have the shape (1, rows * width), so that adjacent
-        rows are updated in one loop, which the compiler can vectorize.
+        The gradient is `values`, or 0 without a gradient. The table, the states and any gradient have the shape (1,
+        rows * width), so that adjacent rows are updated in one loop, which the compiler can vectorize.
         """
         n = as_tuple(numbers, count)
         k, end = ZERO, np.uint64(len(skip))
