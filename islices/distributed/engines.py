@@ -11,7 +11,8 @@ with the functions of `Engine`. The module or object may also have these functio
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
-    the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
+    the caller's ``group=``; `traced` is True if the arrays to send are traced. Frameworks need this function if their
+    programs run on several ranks.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, so that `default_group` can start the
     engine. islices calls only the ``launched`` of MPI, not those of other engines.
@@ -79,7 +80,7 @@ def load_engine(name: str) -> Engine:
     TypeError
         The engine lacks a function of `Engine`.
     ValueError
-        Several packages define an engine with this name.
+        Several packages define an engine with this name, or a package claims the name of a built-in engine.
     """
     points = entry_points(ENTRY_POINTS).get(name, [])
     if name in BUILTIN:
@@ -108,8 +109,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
         ranks that the engine connects. A group object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py
         communicator, or a tf.distribute strategy of several workers. None stands for the only engine that connects
-        several processes. If no engine does, or several engines do, None stands for the framework's engine:
-        torch.distributed, JAX, TensorFlow, or MPI for NumPy and MXNet.
+        several processes. If no engine does, or several engines do, None stands for the framework's engine: the engine
+        with the framework's name, or MPI for other frameworks, such as NumPy and MXNet.
     like : Backend, optional
         The backend of the arrays to send. If several engines connect processes, `like` decides between these engines;
         without `like`, the function raises ValueError. If no engine connects processes, the default without `like` is
@@ -174,8 +175,8 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     ----------
     group : None, str, Group or an engine's group object
     leaves : iterable
-        The caller's gradients. If `group` is None and several engines connect ranks, the first leaf that belongs to a
-        framework determines the engine.
+        The caller's gradients. If `group` is None, and no engine or several engines connect processes, the first leaf
+        that belongs to a framework determines the engine.
     error : Exception or None
         The error in this rank's arguments, if there is one. The caller reports it to the other ranks later.
 

@@ -82,7 +82,8 @@ class Group(abc.ABC):
     Ranks are numbered from 0 to size - 1; `rank` is the number of this process. All ranks must make the same calls in
     the same order, one at a time. An engine's adapter defines a subclass, which sets ``engine``, `rank` and `size`, and
     implements `_all_to_all`. If the engine has a gather that is faster than the default one, the adapter also
-    implements `_all_gather`. Both methods may raise any error of the engine, which `_failure_of` translates.
+    implements `_all_gather`. Both methods may raise any error of the engine. The adapter may implement `_failure_of` to
+    translate errors that mean that another rank has died or is late.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class Group(abc.ABC):
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         """Send parts[r] to each rank r, and return the bytes that each rank sends to this rank, in the order of ranks.
-        Rank r sends lengths[r] bytes to this rank, which may be 0. The group has at least two ranks."""
+        Rank r sends lengths[r] bytes to this rank; lengths[r] may be 0. The group has at least two ranks."""
 
     def _failure_of(self, error: Exception) -> RankError | None:
         """Return a `RankError` if the engine's error means that another rank has died or is late, else None.
@@ -316,6 +317,7 @@ class ArrayGroup(abc.ABC):
         """Send block r of x to each rank r. Concatenate the blocks that this rank receives along axis 0, in the order
         of ranks.
 
-        x has the shape ``(size * k, ...)``, and each block has k rows.
+        x has the shape ``(size * k, ...)``, and each block has k rows. The default implementation raises
+        NotImplementedError.
         """
         raise NotImplementedError(f"{self.engine}: all_to_all: the engine has none within a program")

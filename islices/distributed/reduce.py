@@ -1,6 +1,6 @@
 """Define all_reduce, which sums the gradients of all ranks, and gives every rank the sum. SPEC clause 25.
 
-Each rank first sums its duplicates. Then the ranks use one of two strategies for each leaf:
+Each rank first coalesces its sparse gradients. Then the ranks use one of two strategies for each leaf:
 
 gather
     Every rank sends its rows to all ranks. Every rank computes the sum.
@@ -74,7 +74,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Returns
     -------
     structure of x
-        Each leaf has the same type as the leaf of x, and sparse leaves are coalesced. Every rank gets the same bits. If
+        A leaf that is not None in x keeps its type, and sparse leaves are coalesced. Every rank gets the same bits. If
         there is only one rank, a leaf may share memory with the leaf of x.
 
     Raises
@@ -286,8 +286,8 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
     """Return zeros for the leaves in `names`, which are None on this rank. Leaves that are None on every rank are left
     out.
 
-    The sums are later converted to arrays of the framework of this rank's other leaves. If this rank has no other
-    leaves, the sums become arrays of the framework that the first rank with leaves uses. If this rank cannot load that
+    The sums are later converted to arrays of the framework of this rank's other leaves. If all leaves of this rank are
+    None, the sums become arrays of the framework of the first rank that has a leaf. If this rank cannot load that
     framework, the sums become NumPy arrays.
     """
     first = next(iter(prepared.values()), None)

@@ -1,6 +1,6 @@
 """Compute gradients of a function with respect to tables and dense arrays, on every framework except NumPy.
 
-The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
+The framework differentiates with respect to the rows or bags that `lookup` returned, not with respect to the table
 (`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
 of these rows. In JAX, a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
 """
@@ -57,8 +57,9 @@ def value_and_grad(
     Parameters
     ----------
     fn : callable
-        A function, written with the framework's operations, that returns a loss of one number. The function reads
-        tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
+        A function, written with the framework's operations, that returns a loss of one number (see also has_aux and
+        per_sample). The function reads tables with `lookup`, any number of times. JAX traces the function, as in
+        jax.jit.
     argnums : int or sequence of int
         The positions of the arguments to differentiate. Each argument is a `Table`, a float array, or a list, tuple or
         dict of them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient.
@@ -92,7 +93,7 @@ def value_and_grad(
         samples, and losses that change when fn gets the sample without the others. With sparse=, the check only
         compares losses, and fn runs once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or
         recorded for a gradient are not checked. Losses are not compared if the batch does not come from the arguments,
-        or if ids have offsets or are ragged.
+        if ids have offsets or are ragged, or if a second run on the batch returns other losses.
 
     Returns
     -------
@@ -118,8 +119,9 @@ def value_and_grad(
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
         The arrays are NumPy arrays, for which no framework records gradients (use `embedding_grad`). MXNet supports
-        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. In torch, a call
-        with sparse= cannot run within another value_and_grad.
+        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. With per_sample, a
+        table has scale_by_freq=True, or dense arrays are differentiated together with a lookup of ragged ids or with
+        offsets. In torch, a call with sparse= cannot run within another value_and_grad.
 
     Notes
     -----
@@ -182,7 +184,7 @@ class _Samples:
     """The options and the state of one function with gradients per sample."""
 
     axis: int
-    unchecked: bool  # True until the first eager call has been checked
+    unchecked: bool  # True if a check was requested, until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:

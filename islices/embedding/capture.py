@@ -187,8 +187,9 @@ class Capture:
         ----------
         sample_axis : int
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
-            For time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis. For ids
-            with offsets, the bags are the samples.
+            For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis; in ids of
+            bags and inputs of output layers, the last axis does not count. For ids with offsets, the bags are the
+            samples.
 
         Returns
         -------

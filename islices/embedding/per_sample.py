@@ -208,7 +208,7 @@ class PerSample:
         Parameters
         ----------
         b : int
-            0 <= b < B.
+            The number of the sample, 0 <= b < B.
 
         Returns
         -------
@@ -452,7 +452,7 @@ def whole_gradient(
 ) -> Any:
     """Return the gradient of a table from the gradients of all its lookups, products and other uses.
 
-    The gradient is a dense array unless all uses are lookups; without any use, the gradient is empty.
+    The gradient is a dense array unless all uses are lookups; without any use, the gradient has no slices.
     """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
@@ -625,9 +625,9 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
     """Return the matrices whose norms make up the norms of one table's gradients per sample.
 
-    Without products, this is one matrix of the distinct rows, grouped by sample. For a tied table on the host, a second
-    matrix contains one norm per sample of all other rows. Elsewhere, the only matrix contains one norm per sample.
-    `values` and `factors` are those of x, or constants with the same numbers.
+    Without products, the result is one matrix of the distinct rows, grouped by sample. For a tied table on the host, a
+    second matrix contains, for each sample, the norm of all other rows. For a tied table on another backend, the only
+    matrix contains one norm per sample. `values` and `factors` are those of x, or constants with the same numbers.
     """
     batch, rows, *_ = x.dense_shape
     B, arrays = x.backend, (values, x.indices, x.samples, *factors)

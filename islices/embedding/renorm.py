@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
-    """Scale looked-up rows of a table down to a norm of at most max_norm.
+    """Scale each looked-up row of a table down to a norm of at most max_norm.
 
     Parameters
     ----------
