@@ -1,9 +1,9 @@
 """Check that the arguments of all ranks match before any data are sent. This check is called preflight.
 
-Preflight normally needs one small collective. If a rank has failed or arguments differ, another collective sends the
-details to all ranks. Each failed rank then raises its error, and each other rank raises a `RankError` with the numbers
-of the failed ranks. If arguments differ that must be the same, all ranks raise the same ValueError. So no rank waits
-for a rank that has raised an error. SPEC clause 25.
+Preflight normally needs one small collective, and one more if a rank sends more than 26 counts. If a rank has failed or
+arguments differ, another collective sends the details to all ranks. Each failed rank then raises its error, and each
+other rank raises a `RankError` with the numbers of the failed ranks. If arguments differ that must be the same, all
+ranks raise the same ValueError. So no rank waits for a rank that has raised an error. SPEC clause 25.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ islices finds engines in the same way as backends (`islices.core.registry`). Bui
 ``islices.backends.NAME.collectives``. Other packages can add engines with entry points of the group
 ``islices.engines``. The name of the entry point is the name of the engine, which users pass as ``group=``. The module
 that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after the
-module of its objects has been imported. If no engine connects processes, MPI is also used if a launcher has started the
-process, or if the framework has no engine of the same name. By default, an engine sends the arrays of the framework
-with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an object
-with the functions of `Engine`. The module or object may also have these functions:
+module of its objects has been imported. MPI is an exception: if no engine connects processes, MPI is used after its
+launcher has started the process, or if the framework has no engine of the same name. By default, an engine sends the
+arrays of the framework with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a
+module or an object with the functions of `Engine`. The module or object may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
@@ -178,7 +178,7 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
         The caller's gradients. If `group` is None, and no engine or several engines connect processes, the first leaf
         that belongs to a framework determines the engine.
     error : Exception or None
-        The error in this rank's arguments, if there is one. The caller reports it to the other ranks later.
+        The error in this rank's arguments, if there is one. The caller reports this error to the other ranks later.
 
     Raises
     ------

@@ -31,7 +31,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks that are known to have failed. The sequence is empty if the engine does not report them.
+        The ranks that are known to have failed. The sequence is empty if no such rank is known.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
     ----------
     message : str
     ranks : sequence of int
-        The ranks that did not take part. The sequence is empty if the engine does not report them.
+        The ranks that did not take part. The sequence is empty if the engine does not report these ranks.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since the last `reset`: the number of collectives, and the numbers of payload bytes.
+    """A group's traffic since the start or the last `reset`: the numbers of collectives and of payload bytes.
 
     `sent` and `received` count the bytes that this rank sent to other ranks and received from them.
     """
@@ -289,7 +289,7 @@ class Alone(Group):
 
 
 class ArrayGroup(abc.ABC):
-    """The ranks on which one program runs, such as a mapped axis of JAX or a replica context of TensorFlow.
+    """The ranks on which one program runs, for example along a mapped axis of JAX or as replicas of TensorFlow.
 
     The collectives are operations of the program, and accept the framework's arrays, including traced arrays.
 

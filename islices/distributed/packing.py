@@ -58,7 +58,7 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def pack(arrays: Sequence[Host]) -> Bytes:
-    """Return the bytes of all arrays together. A single array of uint8 is not copied."""
+    """Return the bytes of all arrays, one array after the other. A single array of uint8 is not copied."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         return arrays[0].reshape(-1)
     forms = [(x.shape, x.dtype) for x in arrays]

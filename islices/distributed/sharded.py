@@ -322,7 +322,7 @@ class ShardedTable:
         with self.group.exclusive():
             (placed, distinct, cuts), agreed = together(self.group, call, prepare)
             with self.group.to_the_end(call):
-                self._fetches += 1  # all ranks count the call, even if its rest fails
+                self._fetches += 1  # all ranks count the call, even if the rest of the call fails
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
                 values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)

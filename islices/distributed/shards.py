@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
 
 class ShardedHeader(NamedTuple):
-    """The header of a checkpoint. `read_sharded_header` returns it."""
+    """The header of a checkpoint, which `read_sharded_header` returns."""
 
     num_rows: int
     row_shape: tuple[int, ...]
@@ -185,7 +185,7 @@ def save_sharded(
     state : dict, optional
         The result of `ShardedTable.init` or `step`.
     metadata : mapping of str to str, optional
-        Texts, which must be the same on every rank. `read_sharded_header` returns them.
+        Texts, which must be the same on every rank. `read_sharded_header` returns these texts.
 
     Raises
     ------

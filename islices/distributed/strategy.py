@@ -26,12 +26,12 @@ from typing import Literal, NamedTuple, TypeAlias
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
 #: One more message takes as long as this number of bytes, if a message takes 30 microseconds and the network sends 1
-#: GB/s. For 5 microseconds and 100 Gbit/s the number would be twice as large, which seldom changes the choice.
+#: GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the choice.
 MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost of a strategy for one rank, without the preflight.
+    """The cost of a strategy for one rank and one leaf, without the preflight.
 
     `nbytes` is the number of bytes that the rank receives on average.
     """

@@ -52,7 +52,7 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that computes fn and its gradients: an IndexedSlices for a Table, a dense array for an array.
+    """Return a function that computes fn and its gradients: by default IndexedSlices for Tables, else dense arrays.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
 
 
 class Capture:
-    """The lookups of a model's embedding layers within a ``with`` block, and the gradients of the looked-up rows.
+    """The uses of a model's embedding weights within a ``with`` block, and the gradients that reached the uses.
 
     `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`. SPEC
     clauses 12 and 14.

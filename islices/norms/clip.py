@@ -336,7 +336,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is not a number >= 0, or x contains integers or is 0-d.
+        max_norm is not a number >= 0, x contains integers or is 0-d, or nonfinite is unknown.
     FloatingPointError
         nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
         instead.

@@ -206,7 +206,8 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return a known value as a function of arrays that has the gradient `gradient(B, upstream, *arrays)`."""
+    """Return a known value as a function of `arrays`. The gradient of this function is `gradient(B, upstream,
+    *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]

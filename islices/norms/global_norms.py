@@ -37,9 +37,9 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Returns
     -------
     0-d array of the same framework
-        The dtype is that of the widest leaf on any rank, at least float32. If the tree has no leaves, the result is a
-        NumPy array. With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8
-        and 25.
+        The dtype is that of the widest leaf on any rank, at least float32. For MXNet, the shape is (1,). If the tree
+        has no leaves, the result is a NumPy array. With a group, every rank gets the bits that one process with all
+        leaves would get. SPEC clauses 8 and 25.
 
     Raises
     ------
