@@ -9,8 +9,9 @@ The largest term and the number of terms determine these bits (`islices.norms.ex
 for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the second,
 each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one, whose
 error is bounded. So the result does not depend on the number of ranks, nor on how the leaves are distributed over
-ranks. If the result is still undecided, one more collective is needed for every further `DIGIT` bits. All ranks see the
-same numbers, so they run the same collectives. SPEC clause 25.
+ranks. If the result is still undecided, one more collective is needed for every further `DIGIT` bits. Traced replicas
+of TensorFlow cannot run these collectives, so an undecided result may be rounded up or down. All ranks see the same
+numbers, so they run the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations

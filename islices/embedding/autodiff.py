@@ -83,9 +83,10 @@ def value_and_grad(
         *shape). For dense gradients, the framework's vmap runs over the samples in the arguments that are not
         differentiated (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
-        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the arguments that are not
-        differentiated. For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis;
-        in ids of bags, the last axis does not count. islices never guesses the axis from lengths.
+        With per_sample, the axis of the samples in looked-up ids, in inputs of products with `Table.weights`, and in
+        arrays of undifferentiated arguments. For time-major ids (L, B), pass 1. An array with fewer axes has its
+        samples along its last axis; in ids of bags and inputs of products, the last axis does not count. islices never
+        guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
         the batch, and once on each of the two samples. A checked call takes about as long as three unchecked calls, and
@@ -113,8 +114,8 @@ def value_and_grad(
         to read rows. In JAX and torch, the message then names the operation and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
-        the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
-        marks no leaf.
+        the loss is not a vector with one entry per sample, or samples influence each other. Or sparse is an unknown
+        string, a pytree of another structure, or a function that marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError

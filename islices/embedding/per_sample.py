@@ -1,7 +1,7 @@
 """Compute gradients per sample from one backward pass.
 
-If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked the row up. So one
-backward pass computes the gradients of all samples. SPEC clause 14.
+If a loss is a sum over independent samples, the gradient at a looked-up row belongs to the sample that looked the row
+up. So one backward pass computes the gradients of all samples. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PerSample:
 
         Parameters
         ----------
-        max_norm : float
+        max_norm : float, or 0-d array of the framework
             0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
             The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
@@ -485,7 +485,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     ----------
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         A leaf that is None stays None.
-    max_norm : float
+    max_norm : float, or 0-d array of the framework
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
@@ -501,7 +501,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     ------
     ValueError, TypeError
         max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite is "raise" in traced code.
+        differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in traced code.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 

@@ -46,7 +46,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    lo, hi : float
+    lo, hi : float, or 0-d array of the framework
         For sparse gradients lo <= 0 <= hi is required, because absent rows are zeros. Bounds are rounded to the values'
         dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
@@ -143,7 +143,7 @@ def clip_by_norm(
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    max_norm : float
+    max_norm : float, or 0-d array of the framework
         With semantics "islices", 0 makes all values zero, and inf changes nothing.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, and () clips each
@@ -321,7 +321,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    max_norm : float
+    max_norm : float, or 0-d array of the framework
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "raise" raises

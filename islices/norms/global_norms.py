@@ -39,7 +39,8 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     0-d array of the same framework
         The dtype is that of the widest leaf on any rank, at least float32. For MXNet, the shape is (1,). If the tree
         has no leaves, the result is a NumPy array. With a group, every rank gets the bits that one process with all
-        leaves would get. SPEC clauses 8 and 25.
+        leaves would get. Traced replicas of TensorFlow are an exception: the last bit may differ. SPEC clauses 8 and
+        25.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def clip_by_global_norm(
     Parameters
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
-    max_norm : float
+    max_norm : float, or 0-d array of the framework (only without group and replicated)
         With semantics "islices", 0 makes all values zero, and inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
