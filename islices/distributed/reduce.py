@@ -11,10 +11,10 @@ ranges
 Both strategies add contributions in the order of ranks, so the results have the same bits. By default, the module
 `strategy` estimates which one is faster, and chooses it.
 
-If ranks are those of a mapped axis of JAX or of a replica context of TensorFlow, `all_reduce` is part of a program,
-which may be traced. Traced code cannot read values. So within a program, messages depend only on shapes, and invalid
-values may raise no error. Programs always gather slices, because the lengths of ranges would depend on the indices. If
-shapes are static, all slots are sent, and the result has as many slots as the slices of all ranks together.
+Over a mapped axis of JAX or in a replica context of TensorFlow, `all_reduce` is part of a program, which may be traced.
+Traced code cannot read values. So within a program, messages depend only on shapes, and invalid values may raise no
+error. Programs always gather slices, because the lengths of ranges would depend on the indices. If shapes are static,
+all slots are sent, and the result has as many slots as the slices of all ranks together.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def value_and_grad(
     sample_axis : int
         With per_sample, the axis of the samples in looked-up ids, in inputs of products with `Table.weights`, and in
         arrays of undifferentiated arguments. For time-major ids (L, B), pass 1. An array with fewer axes has its
-        samples along its last axis; in ids of bags and inputs of products, the last axis does not count. islices never
-        guesses the axis from lengths.
+        samples along its last axis. The last axis of ids of bags, and of inputs of products, does not count. islices
+        never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
         the batch, and once on each of the two samples. A checked call takes about as long as three unchecked calls, and

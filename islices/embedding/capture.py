@@ -187,8 +187,8 @@ class Capture:
         ----------
         sample_axis : int
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
-            For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis; in ids of
-            bags and inputs of output layers, the last axis does not count. For ids with offsets, the bags are the
+            For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis. The last
+            axis of ids of bags, and of inputs of output layers, does not count. For ids with offsets, the bags are the
             samples.
 
         Returns

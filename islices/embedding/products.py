@@ -24,8 +24,7 @@ from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 
-#: the approximate number of float64 elements that `_squares_but` computes at a time; a block of `_step` has 4 times as
-#: many
+#: the approximate number of float64 elements in a block of `_squares_but`; a block of `_step` has 4 times as many
 BLOCK = 1 << 20
 #: the largest number of blocks in a traced program, which contains the operations of every block
 TRACED_BLOCKS = 64

@@ -21,10 +21,11 @@ Steps = list[tuple[str, Any]]
 class ClipFormula(NamedTuple):
     """A clipping formula. The field `steps` is a function of (E, norm, max_norm) that returns `Steps`.
 
-    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. For finite norms, apart from
-    rounding and from norms below 1e-6 in optax's adaptive formula, every formula multiplies by max_norm / (norm +
-    slack) or by 1. Where this quotient is exactly 1, the derivative is the quotient's derivative. The formula of
-    islices (`wide`) is an exception: where norm equals max_norm, its factor is the constant 1.
+    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. Apart from rounding, every
+    formula multiplies by max_norm / (norm + slack) or by 1. Exceptions are norms and limits that are not finite, and
+    norms below 1e-6 in optax's adaptive formula. Where the quotient is exactly 1, the derivative is the quotient's
+    derivative. The formula of islices (`wide`) is an exception: where norm equals max_norm, its factor is the constant
+    1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
