@@ -1,6 +1,6 @@
 """Train with sparse gradients on many ranks: all-reduce gradients, and shard tables by rows. SPEC clauses 25 and 26.
 
-An engine (torch.distributed, MPI, JAX or TensorFlow) sends the bytes between ranks. Each built-in engine has an
+An engine, such as torch.distributed, MPI, JAX or TensorFlow, sends data between ranks. Each built-in engine has an
 adapter, the file ``collectives.py`` in the engine's folder under backends/. Importing this package imports no engine.
 """
 

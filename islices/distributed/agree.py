@@ -1,9 +1,9 @@
 """Check that the arguments of all ranks match before any data are sent. This check is called preflight.
 
-Preflight normally needs one small collective. If a rank has failed or arguments differ, another collective sends the
-details to all ranks. The failed rank then raises its error, and all other ranks raise a `RankError` with the number of
-the failed rank. If arguments differ that must be the same, all ranks raise the same ValueError. So no rank waits for a
-rank that has failed. SPEC clause 25.
+Preflight normally needs one small collective, and one more if a rank sends more than 26 counts. If a rank has failed or
+arguments differ, another collective sends the details to all ranks. Each failed rank then raises its error, and each
+other rank raises a `RankError` with the numbers of the failed ranks. If arguments differ that must be the same, all
+ranks raise the same ValueError. So no rank waits for a rank that has raised an error. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def together(
 
 
 def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
-    """Return (this rank's message, the error or None). The message contains the facts or, after an error, the text of
-    the error.
+    """Return (this rank's message, the error or None). The message contains the call and the facts or, after an error,
+    the type and the text of the error.
 
     If the facts cannot be serialised, the result contains the error that json.dumps raised.
     """
@@ -188,7 +188,7 @@ def _words(value: Any) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Return a text such as "rank 3" or "ranks 0 to 6, 8 and 9", in which runs of numbers are shortened."""
+    """Return a text such as "rank 3" or "ranks 0 to 6, 8 and 9", in which "to" stands for three or more numbers."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

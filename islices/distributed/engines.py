@@ -4,14 +4,15 @@ islices finds engines in the same way as backends (`islices.core.registry`). Bui
 ``islices.backends.NAME.collectives``. Other packages can add engines with entry points of the group
 ``islices.engines``. The name of the entry point is the name of the engine, which users pass as ``group=``. The module
 that defines the engine's objects must have the same name. If ``group=`` is not a name, an engine is used only after the
-module of its objects has been imported. If no engine connects processes, MPI is also used if a launcher has started the
-process, or if the framework has no engine of the same name. By default, an engine sends the arrays of the framework
-with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an object
-with the functions of `Engine`. The module or object may also have these functions:
+module of its objects has been imported. MPI is an exception. If no engine connects processes, MPI is used in processes
+that its launcher has started, and for frameworks without an engine. By default, an engine sends the arrays of the
+framework with the same name, and MPI sends the arrays of all other frameworks. An entry point refers to a module or an
+object with the functions of `Engine`. The module or object may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
     Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
-    the caller's ``group=``. Frameworks need this function if their programs run on several ranks.
+    the caller's ``group=``; `traced` is True if the arrays to send are traced. Frameworks need this function if their
+    programs run on several ranks.
 ``launched() -> bool``
     Returns True if a launcher has started this process together with others, so that `default_group` can start the
     engine. islices calls only the ``launched`` of MPI, not those of other engines.
@@ -79,7 +80,7 @@ def load_engine(name: str) -> Engine:
     TypeError
         The engine lacks a function of `Engine`.
     ValueError
-        Several packages define an engine with this name.
+        Several packages define an engine with this name, or a package claims the name of a built-in engine.
     """
     points = entry_points(ENTRY_POINTS).get(name, [])
     if name in BUILTIN:
@@ -108,8 +109,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
         ranks that the engine connects. A group object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py
         communicator, or a tf.distribute strategy of several workers. None stands for the only engine that connects
-        several processes. If no engine does, or several engines do, None stands for the framework's engine:
-        torch.distributed, JAX, TensorFlow, or MPI for NumPy and MXNet.
+        several processes. If no engine does, or several engines do, None stands for the framework's engine. The
+        framework's engine has the framework's name; frameworks without an engine, such as NumPy and MXNet, use MPI.
     like : Backend, optional
         The backend of the arrays to send. If several engines connect processes, `like` decides between these engines;
         without `like`, the function raises ValueError. If no engine connects processes, the default without `like` is
@@ -174,10 +175,10 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     ----------
     group : None, str, Group or an engine's group object
     leaves : iterable
-        The caller's gradients. If `group` is None and several engines connect ranks, the first leaf that belongs to a
-        framework determines the engine.
+        The caller's gradients. If `group` is None, and no engine or several engines connect processes, the first leaf
+        that belongs to a framework determines the engine.
     error : Exception or None
-        The error in this rank's arguments, if there is one. The caller reports it to the other ranks later.
+        The error in this rank's arguments, if there is one. The caller reports this error to the other ranks later.
 
     Raises
     ------

@@ -27,7 +27,8 @@ class HostLeaf(NamedTuple):
     """A leaf in the form in which ranks send it. The columns are the elements of a dense array, or the indices and
     values of coalesced slices.
 
-    Values in bfloat16 are stored as uint16. `rows` is the number of rows of the table, or None if it is unknown.
+    Values in bfloat16 are stored as uint16. `rows` is the number of rows of the table; for dense arrays, and if the
+    number is unknown, `rows` is None.
     """
 
     columns: Sequence[Host]
@@ -158,8 +159,8 @@ def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return where this rank's rows are cut. The keys of the dict are the numbers of the leaves that use the strategy
-    "ranges".
+    """Return the positions at which this rank's rows are cut. The keys of the dict are the numbers of the leaves that
+    use the strategy "ranges".
 
     Each value is an array of shape (ranks + 1,).
     """

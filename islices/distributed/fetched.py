@@ -82,7 +82,7 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Sum the duplicates of the gradient of a batch's table, and return its (values, places) without the padding row.
+    """Sum the duplicates of the gradient of a batch's table. Return its (values, places) without the padding row.
 
     `places` contains row numbers of the batch's table.
     """
@@ -114,7 +114,8 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    The function `take` reads rows of this rank's shard by number: the rows that all ranks requested from this rank.
+    The function `take` gets row numbers of this rank's shard, and returns these rows. The call passes the numbers that
+    all ranks requested from this rank.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])

@@ -31,7 +31,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks that are known to have failed. The sequence is empty if the engine does not report them.
+        The ranks that are known to have failed. The sequence is empty if no such rank is known.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
     ----------
     message : str
     ranks : sequence of int
-        The ranks that did not take part. The sequence is empty if the engine does not report them.
+        The ranks that did not take part. The sequence is empty if the engine does not report these ranks.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """A group's traffic since the last `reset`: the number of collectives, and the numbers of payload bytes.
+    """A group's traffic since the start or the last `reset`: the numbers of collectives and of payload bytes.
 
     `sent` and `received` count the bytes that this rank sent to other ranks and received from them.
     """
@@ -82,7 +82,8 @@ class Group(abc.ABC):
     Ranks are numbered from 0 to size - 1; `rank` is the number of this process. All ranks must make the same calls in
     the same order, one at a time. An engine's adapter defines a subclass, which sets ``engine``, `rank` and `size`, and
     implements `_all_to_all`. If the engine has a gather that is faster than the default one, the adapter also
-    implements `_all_gather`. Both methods may raise any error of the engine, which `_failure_of` translates.
+    implements `_all_gather`. Both methods may raise any error of the engine. The adapter may implement `_failure_of` to
+    translate errors that mean that another rank has died or is late.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class Group(abc.ABC):
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         """Send parts[r] to each rank r, and return the bytes that each rank sends to this rank, in the order of ranks.
-        Rank r sends lengths[r] bytes to this rank, which may be 0. The group has at least two ranks."""
+        Rank r sends lengths[r] bytes to this rank; lengths[r] may be 0. The group has at least two ranks."""
 
     def _failure_of(self, error: Exception) -> RankError | None:
         """Return a `RankError` if the engine's error means that another rank has died or is late, else None.
@@ -288,7 +289,7 @@ class Alone(Group):
 
 
 class ArrayGroup(abc.ABC):
-    """The ranks on which one program runs, such as a mapped axis of JAX or a replica context of TensorFlow.
+    """The ranks on which one program runs, for example along a mapped axis of JAX or as replicas of TensorFlow.
 
     The collectives are operations of the program, and accept the framework's arrays, including traced arrays.
 
@@ -316,6 +317,7 @@ class ArrayGroup(abc.ABC):
         """Send block r of x to each rank r. Concatenate the blocks that this rank receives along axis 0, in the order
         of ranks.
 
-        x has the shape ``(size * k, ...)``, and each block has k rows.
+        x has the shape ``(size * k, ...)``, and each block has k rows. The default implementation raises
+        NotImplementedError.
         """
         raise NotImplementedError(f"{self.engine}: all_to_all: the engine has none within a program")

@@ -1,16 +1,17 @@
 """Compute one norm over the leaves of many ranks, for `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If the order is 1 or 2 and all ranks are processes with compiled kernels, each rank sends two exact sums (about 1 kB
-each). One is the sum of the terms of replicated leaves, which counts once; the other is that of all other leaves. Every
-rank then adds these sums.
+If the order is 1 or 2 and all ranks are processes with compiled kernels, each rank sends two sums (about 1 kB each).
+The sums may lack a few low bits of terms. One sum covers the terms of replicated leaves, and counts once; the other sum
+covers the terms of all other leaves. Every rank then adds these sums.
 
 In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
 The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives suffice
 for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the second,
-each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one. So the
-result does not depend on the number of ranks, nor on how the leaves are distributed over ranks. If the result is still
-undecided, one more collective is needed for every further `DIGIT` bits. All ranks see the same numbers, so they run the
-same collectives. SPEC clause 25.
+each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one, whose
+error is bounded. So the result does not depend on the number of ranks, nor on how the leaves are distributed over
+ranks. If the result is still undecided, one more collective is needed for every further `DIGIT` bits. Traced replicas
+of TensorFlow cannot run these collectives, so an undecided result may be rounded up or down. All ranks see the same
+numbers, so they run the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 
 # ---------------------------------------------------------------------- the two collectives
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
-    """Return (the leaves of this rank's tree in their order, the norm over the leaves of all ranks of a group).
+    """Return (the leaves of this rank's tree in their order, the norm over the leaves of all ranks of a group). If
+    `group` is None, the norm is over this rank's leaves.
 
     If `request` raises an error, this rank first reports the error to the other processes of a `Group`, and then raises
     it.
@@ -273,7 +275,7 @@ class _Joined:
         """Return the result of `sums_of` for all ranks' leaves together. For replicated leaves, only the sums of rank 0
         count.
 
-        `top` contains the largest absolute value of each row.
+        `top` contains the largest absolute value of all leaves, in an array of shape (1,).
         """
         zero = _constant(E, self.held, 0.0)
 

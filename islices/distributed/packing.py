@@ -21,14 +21,14 @@ Form = tuple[tuple[int, ...], Any]
 STEP = 8
 #: If a table or shard has at most this many rows, its row numbers are sent as int32.
 NARROW = 2**31
-#: Each rank sends a sample of `SAMPLED` row numbers, from which all ranks choose the cuts. `NOTHING` fills up a smaller
-#: sample.
+#: Each rank sends a sample of `SAMPLED` row numbers, from which all ranks choose the bounds of the ranges. `NOTHING`
+#: fills up a smaller sample.
 SAMPLED, NOTHING = 64, -1
 
 
 def narrow(rows: int | None, dtype: Any) -> Any:
     """Return the dtype in which ranks send row numbers: int32 if it can represent all of them, else `dtype`. `rows` is
-    the number of rows of the table or shard, or None if this number is unknown."""
+    the number of rows of the table or shard. If this number is unknown, `rows` is None, and the result is `dtype`."""
     return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
 
 
@@ -58,7 +58,7 @@ def size_of(forms: Sequence[Form]) -> int:
 
 
 def pack(arrays: Sequence[Host]) -> Bytes:
-    """Return the bytes of all arrays together. A single array of uint8 is not copied."""
+    """Return the bytes of all arrays, one array after the other. A single array of uint8 is not copied."""
     if len(arrays) == 1 and arrays[0].dtype == np.uint8:
         return arrays[0].reshape(-1)
     forms = [(x.shape, x.dtype) for x in arrays]
@@ -117,7 +117,7 @@ def sample(indices: Host) -> Host:
 
 
 def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
-    """Divide the rows into parts, and return the number of each part's first row. The first part is left out.
+    """Divide the rows into parts, and return the row number at which each part except the first begins.
 
     Each part contains about the same number of rows; a row that several ranks have counts once per rank. `samples`
     contains each rank's result of `sample`, and `counts` the number of rows on each rank.

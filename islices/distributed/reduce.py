@@ -1,6 +1,6 @@
 """Define all_reduce, which sums the gradients of all ranks, and gives every rank the sum. SPEC clause 25.
 
-Each rank first sums its duplicates. Then the ranks use one of two strategies for each leaf:
+Each rank first coalesces its sparse gradients. Then the ranks use one of two strategies for each leaf:
 
 gather
     Every rank sends its rows to all ranks. Every rank computes the sum.
@@ -11,10 +11,10 @@ ranges
 Both strategies add contributions in the order of ranks, so the results have the same bits. By default, the module
 `strategy` estimates which one is faster, and chooses it.
 
-A program that runs over a mapped axis of JAX or in a replica context of TensorFlow cannot read values. So within such a
-program, messages depend only on shapes, and invalid values raise no error. Programs always gather slices, because the
-lengths of ranges would depend on the indices. If shapes are static, all slots are sent, and the result has as many
-slots as the slices of all ranks together.
+Over a mapped axis of JAX or in a replica context of TensorFlow, `all_reduce` is part of a program, which may be traced.
+Traced code cannot read values. So within a program, messages depend only on shapes, and invalid values may raise no
+error. Programs always gather slices, because the lengths of ranges would depend on the indices. If shapes are static,
+all slots are sent, and the result has as many slots as the slices of all ranks together.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Returns
     -------
     structure of x
-        Each leaf has the same type as the leaf of x, and sparse leaves are coalesced. Every rank gets the same bits. If
+        A leaf that is not None in x keeps its type, and sparse leaves are coalesced. Every rank gets the same bits. If
         there is only one rank, a leaf may share memory with the leaf of x.
 
     Raises
@@ -286,8 +286,8 @@ def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequen
     """Return zeros for the leaves in `names`, which are None on this rank. Leaves that are None on every rank are left
     out.
 
-    The sums are later converted to arrays of the framework of this rank's other leaves. If this rank has no other
-    leaves, the sums become arrays of the framework that the first rank with leaves uses. If this rank cannot load that
+    The sums are later converted to arrays of the framework of this rank's other leaves. If all leaves of this rank are
+    None, the sums become arrays of the framework of the first rank that has a leaf. If this rank cannot load that
     framework, the sums become NumPy arrays.
     """
     first = next(iter(prepared.values()), None)

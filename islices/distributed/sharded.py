@@ -48,7 +48,8 @@ class ShardedTable:
     num_rows : int
         The number of rows of the whole table.
     group : None, str, Group or an engine's group object
-        See `get_group`. If several engines connect processes, None stands for the engine of the weights' framework.
+        See `get_group`. If no engine or several engines connect processes, None stands for the engine of the weights'
+        framework.
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
@@ -136,7 +137,7 @@ class ShardedTable:
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
-        """Make a sharded table if every rank has the whole table.
+        """Make a sharded table from the whole table, which every rank must have.
 
         Parameters
         ----------
@@ -197,7 +198,8 @@ class ShardedTable:
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
             The dtype to which the rows are rounded. The default is the dtype of the rows that `init` returns.
         like : str, Backend or array
-            The backend of the shards. If `like` is a tf.Variable, the shards are tf.Variables too.
+            The backend of the shards. An array also determines the device. If `like` is a tf.Variable, the shards are
+            tf.Variables too.
         **options
             The same arguments as for `ShardedTable`.
 
@@ -294,7 +296,7 @@ class ShardedTable:
         TypeError, IndexError
             This rank's ids are invalid.
         RankError, RankTimeout
-            Another rank's ids are invalid, or another rank did not call in time.
+            Another rank failed, for example because its ids are invalid, or did not call in time.
 
         Notes
         -----
@@ -320,7 +322,7 @@ class ShardedTable:
         with self.group.exclusive():
             (placed, distinct, cuts), agreed = together(self.group, call, prepare)
             with self.group.to_the_end(call):
-                self._fetches += 1  # all ranks count the call, even if its rest fails
+                self._fetches += 1  # all ranks count the call, even if the rest of the call fails
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
                 values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)
@@ -378,7 +380,8 @@ class ShardedTable:
         Raises
         ------
         TypeError, ValueError, IndexError
-            `grad` is not a gradient of ``batch.table``, or the op, the dtype or the batch is not the same on all ranks.
+            `batch` is not from this table, `grad` is not a gradient of ``batch.table``, or `op` is unknown. Or the
+            table, the batch, the op or the dtype of `grad` differs between ranks; then every rank raises the error.
         RankError, RankTimeout
             Another rank failed, or did not call in time.
 
@@ -388,7 +391,8 @@ class ShardedTable:
         Each rank's gradient is coalesced, and then the gradients are added in the order of ranks. 16-bit values are
         added in float32, and the sum is rounded once. A dense `grad` contributes to every row of its batch except the
         padding row. The call sends one bit per fetched row, and the rows of the gradient. The call runs 2 collectives,
-        one more if there are more than 26 ranks, and one more if `grad` is None on some ranks only. SPEC clause 26.
+        or 1 if `grad` is None on every rank. The call runs one more if there are more than 26 ranks, and one more if
+        `grad` is None on some ranks only. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 
@@ -459,10 +463,10 @@ class ShardedTable:
         Raises
         ------
         TypeError, ValueError, IndexError
-            This rank's gradient or state is invalid, or the ranks' arguments or their numbers of completed steps
-            differ. In the second case, every rank raises.
+            This rank's arguments are invalid, or the ranks' arguments or their numbers of completed steps differ. In
+            the second case, every rank raises the error.
         RankError, RankTimeout
-            Another rank failed before it could step.
+            Another rank failed before it could step, or did not call in time.
 
         Notes
         -----

@@ -1,10 +1,10 @@
 """Save a ShardedTable as one file per rank, and load it on any number of ranks. SPEC clause 26.
 
 A checkpoint is a folder with one file per rank, and a header that lists these files. `islices.save` writes all files of
-a checkpoint. The header is written last, and one rename puts it in place. Until then, a folder with an old checkpoint
-still contains this checkpoint. The files of the ranks contain blocks of rows, and a digest of each block. So a rank
-reads and checks only the blocks that contain its rows. `load_sharded` does not trust the header, and checks each entry
-before it opens a rank's file.
+a checkpoint. The header is written last, and one rename puts it in place. Until the rename, an old checkpoint in the
+same folder stays valid. The files of the ranks contain blocks of rows, and a digest of each block. So a rank reads and
+checks only the blocks that contain its rows. `load_sharded` does not trust the header, and checks each entry before it
+opens a rank's file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from islices.files.places import opened, path_text, remove, remove_left
 from islices.files.safetensors import OWN, Archive, ArrayEntry, named, parse_json
 
 #: The name of the header's file, and the entry of its metadata that contains the header. The name of a rank's file
-#: contains the token of the checkpoint, the rank, and the number of ranks.
+#: contains a random token of the save, the rank, and the number of ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
 #: Files with such names may remain in the folder if a save was killed.
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
 
 class ShardedHeader(NamedTuple):
-    """The header of a checkpoint. `read_sharded_header` returns it."""
+    """The header of a checkpoint, which `read_sharded_header` returns."""
 
     num_rows: int
     row_shape: tuple[int, ...]
@@ -185,7 +185,7 @@ def save_sharded(
     state : dict, optional
         The result of `ShardedTable.init` or `step`.
     metadata : mapping of str to str, optional
-        Texts, which must be the same on every rank. `read_sharded_header` returns them.
+        Texts, which must be the same on every rank. `read_sharded_header` returns these texts.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def save_sharded(
     except Exception:
         if group._broken is None:  # all ranks know that one rank could not write its file, so no rank writes the header
             remove(path)
-        raise  # the file stays: if a rank has died, others may believe that all files are complete
+        raise  # the file stays if the group is broken, because other ranks may believe that all files are complete
     pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
     header = {**facts, "files": list(map(list, pieces))}
 
@@ -336,7 +336,8 @@ def load_sharded(
     group : None, str, Group or an engine's group object
         See `get_group`.
     like : str, Backend or array
-        The backend of the loaded arrays. If `like` is a tf.Variable, the loaded arrays are tf.Variables.
+        The backend of the loaded arrays. An array also determines the device. If `like` is a tf.Variable, the loaded
+        arrays are tf.Variables.
 
     Returns
     -------

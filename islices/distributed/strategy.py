@@ -26,12 +26,12 @@ from typing import Literal, NamedTuple, TypeAlias
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
 #: One more message takes as long as this number of bytes, if a message takes 30 microseconds and the network sends 1
-#: GB/s. For 5 microseconds and 100 Gbit/s the number would be twice as large, which seldom changes the choice.
+#: GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the choice.
 MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost of a strategy for one rank, without the preflight.
+    """The cost of a strategy for one rank and one leaf, without the preflight.
 
     `nbytes` is the number of bytes that the rank receives on average.
     """
@@ -53,13 +53,13 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     union : float
         The number of distinct rows of all ranks together.
     dense : bool
-        True for a dense array. Every rank has all elements of this array.
+        True for a dense array, of which every rank has all elements. Then `most` and `union` are the number of
+        elements.
     """
     share = (ranks - 1) / ranks * row_bytes
     return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 4)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:
-    """Return the name of the faster strategy. If both strategies take the same time, return
-    "gather"."""
+    """Return the name of the faster strategy. If the estimated times are equal, return "gather"."""
     return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

@@ -1,1 +1,1 @@
-"""Embeddings: checks of ids, bags, lookups, gradients with respect to tables, and gradients per sample."""
+"""Check ids, look up rows and bags, and compute gradients with respect to tables, also per sample."""

@@ -1,6 +1,6 @@
 """Compute gradients of a function with respect to tables and dense arrays, on every framework except NumPy.
 
-The framework differentiates with respect to the rows that `lookup` returned, not with respect to the table
+The framework differentiates with respect to the rows or bags that `lookup` returned, not with respect to the table
 (`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
 of these rows. In JAX, a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
 """
@@ -52,13 +52,14 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that computes fn and its gradients: an IndexedSlices for a Table, a dense array for an array.
+    """Return a function that computes fn and its gradients: by default IndexedSlices for Tables, else dense arrays.
 
     Parameters
     ----------
     fn : callable
-        A function, written with the framework's operations, that returns a loss of one number. The function reads
-        tables with `lookup`, any number of times. JAX traces the function, as in jax.jit.
+        A function, written with the framework's operations, that returns a loss of one number (see also has_aux and
+        per_sample). The function reads tables with `lookup`, any number of times. JAX traces the function, as in
+        jax.jit.
     argnums : int or sequence of int
         The positions of the arguments to differentiate. Each argument is a `Table`, a float array, or a list, tuple or
         dict of them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient.
@@ -82,9 +83,10 @@ def value_and_grad(
         *shape). For dense gradients, the framework's vmap runs over the samples in the arguments that are not
         differentiated (MXNet has no vmap). fn must then read the batch from those arguments only.
     sample_axis : int
-        With per_sample, the axis of the samples in looked-up ids, and in the arrays among the arguments that are not
-        differentiated. For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis;
-        in ids of bags, the last axis does not count. islices never guesses the axis from lengths.
+        With per_sample, the axis of the samples in looked-up ids, in inputs of products with `Table.weights`, and in
+        arrays of undifferentiated arguments. For time-major ids (L, B), pass 1. An array with fewer axes has its
+        samples along its last axis. The last axis of ids of bags, and of inputs of products, does not count. islices
+        never guesses the axis from lengths.
     check : bool
         With per_sample, the first eager call on two or more samples checks two samples. The check runs fn twice more on
         the batch, and once on each of the two samples. A checked call takes about as long as three unchecked calls, and
@@ -92,7 +94,7 @@ def value_and_grad(
         samples, and losses that change when fn gets the sample without the others. With sparse=, the check only
         compares losses, and fn runs once more, on the batch. Calls that are traced (`jax.jit`, `tf.function`) or
         recorded for a gradient are not checked. Losses are not compared if the batch does not come from the arguments,
-        or if ids have offsets or are ragged.
+        if ids have offsets or are ragged, or if a second run on the batch returns other losses.
 
     Returns
     -------
@@ -112,14 +114,15 @@ def value_and_grad(
         to read rows. In JAX and torch, the message then names the operation and the line.
     ValueError
         A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
-        the loss is not a vector with one entry per sample, or samples influence each other. A function passed as sparse
-        marks no leaf.
+        the loss is not a vector with one entry per sample, or samples influence each other. Or sparse is an unknown
+        string, a pytree of another structure, or a function that marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
         The arrays are NumPy arrays, for which no framework records gradients (use `embedding_grad`). MXNet supports
-        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. In torch, a call
-        with sparse= cannot run within another value_and_grad.
+        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. With per_sample, a
+        table has scale_by_freq=True, or dense arrays are differentiated together with a lookup of ragged ids or with
+        offsets. In torch, a call with sparse= cannot run within another value_and_grad.
 
     Notes
     -----
@@ -182,7 +185,7 @@ class _Samples:
     """The options and the state of one function with gradients per sample."""
 
     axis: int
-    unchecked: bool  # True until the first eager call has been checked
+    unchecked: bool  # True if a check was requested, until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ LINEAR = ("sum", "mean", "sqrtn")
 class BagMembers(NamedTuple):
     """The assignment of members to bags, and the reduction of the bags."""
 
-    segments: Array  # the bag of each member, integers (n,), ascending except for a tf.SparseTensor
+    segments: Array  # the bag of each member, integers (n,), in the order that `BagLayout` describes
     bags: Array  # an array with one entry per bag
     combiner: str
     keep: Array | None = None  # int32 (n,): 0 for each member that does not count

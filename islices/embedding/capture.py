@@ -93,7 +93,7 @@ def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
 
 
 class Capture:
-    """The lookups of a model's embedding layers within a ``with`` block, and the gradients of the looked-up rows.
+    """The uses of a model's embedding weights within a ``with`` block, and the gradients that reached the uses.
 
     `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`. SPEC
     clauses 12 and 14.
@@ -187,8 +187,9 @@ class Capture:
         ----------
         sample_axis : int
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
-            For time-major ids (L, B), pass 1. Arrays with fewer axes have their samples along the last axis. For ids
-            with offsets, the bags are the samples.
+            For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis. The last
+            axis of ids of bags, and of inputs of output layers, does not count. For ids with offsets, the bags are the
+            samples.
 
         Returns
         -------

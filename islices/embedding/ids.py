@@ -16,7 +16,7 @@ from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import check_indices
 
-#: the dtypes that masks may have
+#: the dtypes that masks may have, apart from floats on backends with `Backend.whole_floats`
 MASKS = ("bool", *INDICES, "uint8")
 #: a narrower dtype that ids may have -> the dtype to which they are converted
 WIDENED = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}

@@ -1,4 +1,6 @@
-"""Find the bags of ids, which lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
+"""Find the bags of ids.
+
+Bags lie along the last axis, start at offsets, have lengths, or are rows of a ragged array.
 
 SPEC clause 19. A layout assigns ids to bags; `islices.embedding.bags` reduces the bags.
 """

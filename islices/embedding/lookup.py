@@ -64,11 +64,11 @@ def lookup(
     table : Table, or float array of shape (rows, *row_shape)
         For a plain array, the framework computes the gradient as usual.
     ids : integer array of any shape, or ragged
-        An array of the table's framework or of NumPy; int8 to uint32 are converted to int32 or int64. MXNet's ids may
-        be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
-        layout=torch.jagged. With a combiner, ids may be a tf.SparseTensor (bags along its last axis). Ids may also be a
-        pair of 1-D arrays (values, lengths), which contain the ids row after row, and the number of ids in each row.
-        Values after the last row are absent, but must be in range.
+        An array of the table's framework or of NumPy; int8, int16, uint8, uint16 and uint32 are converted to int32 or
+        int64. MXNet's ids may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested
+        tensor of layout=torch.jagged. With a combiner, ids may be a tf.SparseTensor (bags along its last axis). Ids may
+        also be a pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values
+        after the last row are absent, but must be in range.
     padding_idx : int, optional
         The row that gets no gradient and is not a member of a bag; a negative number counts from the end. If the Table
         has a padding_idx, this number is the default, and any other number raises ValueError.

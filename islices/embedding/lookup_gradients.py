@@ -1,4 +1,4 @@
-"""Compute the gradient of a table from the gradient of its looked-up rows, with padding, masks and frequencies.
+"""Compute the gradient of a table from that of its looked-up rows or bags, with padding, masks and frequencies.
 
 SPEC clause 12.
 """
@@ -58,7 +58,7 @@ def embedding_grad(
     Returns
     -------
     IndexedSlices
-        The slices in order of occurrence. The result is not coalesced. Slices of the padding row and of absent ids are
+        The slices are in order of occurrence, and are not coalesced. Slices of the padding row and of absent ids are
         left out; under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the
         result may share memory with upstream and ids.
 
@@ -122,7 +122,7 @@ def _select_counting(
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
     """Return the mask of the indices that get a gradient: indices in range, except padding.
 
-    If the indices are known and none is absent, the function assumes that all indices are in range.
+    If there is padding, the indices are known and none is absent, the function assumes that all indices are in range.
     """
     if padding is None:
         return B.in_range(indices, rows)
@@ -133,8 +133,7 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an array with the only element -1, an index out of range. The array has the shape (1,) and the dtype of
-    `like`."""
+    """Return an array of shape (1,) and the dtype of `like` that contains -1, an index out of range."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
@@ -325,7 +324,7 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        x contains a dense array, for which the number of occurrences is unknown, or integers. SPEC clause 12.
+        x contains integers, or a dense array, for which the number of occurrences is unknown. SPEC clause 12.
 
     Examples
     --------

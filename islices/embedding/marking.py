@@ -91,8 +91,8 @@ def path_names(tree: Any) -> list[str]:
 def prefix_flags(flags: Any, tree: Any, depth: int = DEEPEST) -> list[Any]:
     """Return one flag per leaf of `tree`.
 
-    `flags` has the same containers as `tree`, but may have one flag in place of a container. Otherwise raise
-    ValueError.
+    `flags` has the same containers as `tree`, but may have one flag in place of a container. Raise ValueError if the
+    containers differ in another way.
     """
     if not depth:
         raise ValueError("too deep")

@@ -1,7 +1,7 @@
 """Compute gradients per sample from one backward pass.
 
-If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked the row up. So one
-backward pass computes the gradients of all samples. SPEC clause 14.
+If a loss is a sum over independent samples, the gradient at a looked-up row belongs to the sample that looked the row
+up. So one backward pass computes the gradients of all samples. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PerSample:
 
         Parameters
         ----------
-        max_norm : float
+        max_norm : float, or 0-d array of the framework
             0 makes all values zero; inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
             The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
@@ -208,7 +208,7 @@ class PerSample:
         Parameters
         ----------
         b : int
-            0 <= b < B.
+            The number of the sample, 0 <= b < B.
 
         Returns
         -------
@@ -452,7 +452,7 @@ def whole_gradient(
 ) -> Any:
     """Return the gradient of a table from the gradients of all its lookups, products and other uses.
 
-    The gradient is a dense array unless all uses are lookups; without any use, the gradient is empty.
+    The gradient is a dense array unless all uses are lookups; without any use, the gradient has no slices.
     """
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
@@ -485,7 +485,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     ----------
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         A leaf that is None stays None.
-    max_norm : float
+    max_norm : float, or 0-d array of the framework
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
@@ -501,7 +501,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     ------
     ValueError, TypeError
         max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite is "raise" in traced code.
+        differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in traced code.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -625,9 +625,9 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
     """Return the matrices whose norms make up the norms of one table's gradients per sample.
 
-    Without products, this is one matrix of the distinct rows, grouped by sample. For a tied table on the host, a second
-    matrix contains one norm per sample of all other rows. Elsewhere, the only matrix contains one norm per sample.
-    `values` and `factors` are those of x, or constants with the same numbers.
+    Without products, the result is one matrix of the distinct rows, grouped by sample. For a tied table on the host, a
+    second matrix contains, for each sample, the norm of all other rows. For a tied table on another backend, the only
+    matrix contains one norm per sample. `values` and `factors` are those of x, or constants with the same numbers.
     """
     batch, rows, *_ = x.dense_shape
     B, arrays = x.backend, (values, x.indices, x.samples, *factors)

@@ -7,8 +7,8 @@ allocated per sample: blocks of rows are computed in float64, and their squares 
 The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
 cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with only half of the bits correct. The factors' Gram
 matrices would give |D|^2 with the same loss.) Rows of D that slices also contain are computed separately and added to
-the slices' sums. If T is less than the width, the triangular factor (T, T) of the QR decomposition of x replaces x,
-which does not change the norm. SPEC clause 14.
+the slices' sums. If T is less than the width and x is finite, a factor (T, T) from the QR decomposition of the
+transposed x replaces x. The replacement does not change the norm. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 
-#: the number of float64 elements that are computed at a time
+#: the approximate number of float64 elements in a block of `_squares_but`; a block of `_step` has 4 times as many
 BLOCK = 1 << 20
 #: the largest number of blocks in a traced program, which contains the operations of every block
 TRACED_BLOCKS = 64

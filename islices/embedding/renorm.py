@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
-    """Scale looked-up rows of a table down to a norm of at most max_norm.
+    """Scale each looked-up row of a table down to a norm of at most max_norm.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, ids or max_norm do not fit.
+        dtypes, ids or max_norm do not fit, nonfinite is unknown, or the gradient of the table is being taken.
     FloatingPointError
         nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
         instead.

@@ -1,7 +1,7 @@
 """Define Table, a parameter with a row-sparse gradient.
 
-In a function that `value_and_grad` differentiates, only `islices.embedding.lookup.lookup` reads a table, so the
-gradient stays sparse. In JAX, `Table.weights` also reads a table there, and makes the gradient dense. SPEC clause 12.
+In a function that `value_and_grad` differentiates, `islices.embedding.lookup.lookup` reads a table, so the gradient
+stays sparse. In JAX, `Table.weights` may also read a table there; the gradient is then dense. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from islices.embedding.lookup_gradients import resolve_padding_idx
 
 
 class Table:
-    """A parameter whose gradient is an `IndexedSlices`.
+    """A parameter for which `value_and_grad` returns an `IndexedSlices` if only lookups read the parameter.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ class Table:
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is not a float array or is 0-d, or padding_idx is not a row of weights. SPEC clause 12.
+        weights is not a float array or is 0-d, padding_idx is not a row of weights, or scale_by_freq is not a bool.
+        SPEC clause 12.
 
     Notes
     -----

@@ -46,7 +46,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    lo, hi : float
+    lo, hi : float, or 0-d array of the framework
         For sparse gradients lo <= 0 <= hi is required, because absent rows are zeros. Bounds are rounded to the values'
         dtype (float32 for 16-bit values).
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
@@ -61,7 +61,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     Raises
     ------
     ValueError
-        lo > hi, a bound is NaN, or the bounds would change absent rows. SPEC clause 9.
+        lo > hi, a bound is NaN, the bounds would change absent rows, or semantics is unknown. SPEC clause 9.
     TypeError
         A bound is not a real number or a 0-d array of the framework; or x contains integers, and a bound is neither an
         int nor infinite.
@@ -143,8 +143,8 @@ def clip_by_norm(
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    max_norm : float
-        0 makes all values zero; inf changes nothing.
+    max_norm : float, or 0-d array of the framework
+        With semantics "islices", 0 makes all values zero, and inf changes nothing.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, and () clips each
         element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. None means one
@@ -153,14 +153,14 @@ def clip_by_norm(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
-        FloatingPointError, and "zero" makes all values zero. With axes, only the values that belong to that norm
-        change. With "propagate" and semantics "tensorflow" or "keras", the framework's formula decides: an infinite
-        norm makes finite values zero.
+        FloatingPointError, and "zero" makes all values zero. With axes, this applies only to the values that the NaN or
+        infinite norm covers. With "propagate" and semantics "tensorflow" or "keras", the framework's formula decides:
+        an infinite norm makes finite values zero.
 
     Returns
     -------
     same type as x
-        With semantics "islices", the result has the bits of x where the norm is within max_norm, and may share memory
+        With semantics "islices", the result has the bits of x where the norm is at most max_norm, and may share memory
         with x. If axes are given, semantics "islices" coalesces sparse gradients; in all other cases sparse gradients
         keep their slices.
 
@@ -321,7 +321,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-    max_norm : float
+    max_norm : float, or 0-d array of the framework
         0 makes all values zero; inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "raise" raises
@@ -336,7 +336,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is not a number >= 0, or x contains integers or is 0-d.
+        max_norm is not a number >= 0, x contains integers or is 0-d, or nonfinite is unknown.
     FloatingPointError
         nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
         instead.

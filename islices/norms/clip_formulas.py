@@ -21,10 +21,11 @@ Steps = list[tuple[str, Any]]
 class ClipFormula(NamedTuple):
     """A clipping formula. The field `steps` is a function of (E, norm, max_norm) that returns `Steps`.
 
-    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. Apart from rounding, and from
-    norms below 1e-6 in optax's adaptive formula, every formula multiplies by max_norm / (norm + slack) or by 1. Where
-    this quotient is exactly 1, the derivative is the quotient's derivative. The formula of islices (`wide`) is an
-    exception: where norm equals max_norm, its factor is the constant 1.
+    If `raw` is True, duplicates are not summed. If `wide` is True, the norm is float64. Apart from rounding, every
+    formula multiplies by max_norm / (norm + slack) or by 1. Exceptions are norms and limits that are not finite, and
+    norms below 1e-6 in optax's adaptive formula. Where the quotient is exactly 1, the derivative is the quotient's
+    derivative. The formula of islices (`wide`) is an exception: where norm equals max_norm, its factor is the constant
+    1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -126,7 +127,7 @@ ADAPTIVE: Mapping[str, ClipFormula] = {
     "optax": ClipFormula(_optax_adaptive),  # optax.adaptive_grad_clip
 }
 
-#: For clip_by_value the formula is the same everywhere; True means that duplicates are not summed first.
+#: For clip_by_value all semantics have the same formula; True means that duplicates are not summed first.
 BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": True, "fbgemm": True}
 
 

@@ -1,11 +1,11 @@
-"""Derivatives of norms and of clipped gradients. Autograd uses these formulas instead of differentiating the
-computation.
+"""Compute derivatives of norms and of clipped gradients. Autograd uses these formulas instead of differentiating the
+computation of the norms.
 
-`islices.norms.exact` computes a norm with cuts and exact sums, on the host or in float64. Autograd through these steps
-gives no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this module then
-*attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient consists of
-primitives and attached norms, so derivatives of every order are those of the formula. The gradient is computed in the
-norm's dtype, because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
+`islices.norms.exact` computes a norm with cuts and exact sums, on the host or in traced code. Autograd through these
+steps would give no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this
+module then *attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient
+consists of primitives and attached norms, so derivatives of every order are those of the formula. The gradient is
+computed in the norm's dtype, because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 
 To attach another norm or scale, describe with a `Member` how the slots of a leaf contribute to norms. (`of_leaf`
 describes one norm of all elements.) Pass the norms, an array of shape (k,), to `attach_norms`, and the scaled values to
@@ -42,7 +42,8 @@ class Member(NamedTuple):
 
     layout: Layout
     values: Array
-    #: () for a dense array; (indices,) for slices; (indices, the position of each slot's norm) if there are many norms
+    #: () for a dense array, or for slices without duplicates and empty slots; (indices,) for other slices; (indices,
+    #: the position of each slot's norm) for slices with one norm per row
     keys: tuple[Array, ...] = ()
 
 
@@ -205,7 +206,8 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return a known value as a function of arrays that has the gradient `gradient(B, upstream, *arrays)`."""
+    """Return a known value as a function of `arrays`. The gradient of this function is `gradient(B, upstream,
+    *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]

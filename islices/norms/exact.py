@@ -35,9 +35,9 @@ from islices.core.shapes import size_of
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
 #: the largest number of terms for which the sum of the absolute rests of two cuts is a small enough bound of the error
 FEW_TERMS = 2.0**17
-#: the number of bits that `_finish` reads at a time, a multiple of 4; sums of 2^40 such terms are exact
+#: the number of bits that `_finish` reads at a time, a multiple of 4; sums of 2^40 numbers of DIGIT bits are exact
 DIGIT = 12
-#: the number whose addition to and subtraction from a number below 2^51 rounds that number to a whole number
+#: adding this number to a number below 2^51, and then subtracting it, rounds the smaller number to a whole number
 WHOLE = 1.5 * 2.0**52
 HUGE, TINY = 2.0**400, 2.0**-400
 RESCALE = 2.0**600
@@ -94,7 +94,7 @@ def exact_norms(leaves: Matrices, ord: float) -> tuple[Backend, Array]:
 
 
 def backend_of_norms(leaves: Matrices) -> Backend:
-    """Return the backend of the norms of leaves, which is the backend that traces, or else the host's backend."""
+    """Return the backend of the norms of leaves: the backend of the first traced leaf, or the host's backend."""
     return next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
 
 
@@ -114,7 +114,7 @@ class Extent(NamedTuple):
     """The properties of all leaves of a norm that decide where terms are cut."""
 
     top: Array  # (k,), the largest |x| of each row, in float64
-    count: Any  # a bound above the number of terms of one norm: a number, or an array that broadcasts with top
+    count: Any  # an upper bound of the number of terms of one norm: a number, or an array that broadcasts with top
     wide: bool  # True if a leaf is float64
 
 
@@ -200,8 +200,8 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float, or an array of shape
-    (1,) under a trace.
+    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float. If the shape is unknown
+    in traced code, the bound is an array of shape (1,).
     """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])
@@ -287,9 +287,9 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off); the exact sum of the parts rounds to `total` or to total + off.
+    """Return (total, off); every number within `slack` of the parts' exact sum rounds to `total` or to total + off.
 
-    `off` is 0 if every number within `slack` of the parts' exact sum rounds to `total`.
+    `off` is 0 if all these numbers round to `total`.
     """
     first, second, *more = parts
     total, low = _two_sum(first, second)
@@ -409,7 +409,7 @@ def row_sums(B: Backend, x: Array) -> Array:
     """Return the sum of each row, an array of shape (n,), computed by halves (SPEC clause 19).
 
     Each step adds the second half of the columns to the first half, until one column is left. The last column of an odd
-    number of columns is set aside; the columns that were set aside are added at the end.
+    number of columns is set aside; the sum of these columns is added at the end.
     """
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:

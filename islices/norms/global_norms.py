@@ -1,8 +1,8 @@
 """Compute the norm of all gradients of a tree, and clip by this norm, in one process or over a group of ranks.
 
-`islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. For a group,
-`islices.distributed.norms` does this for all ranks; it is imported at the first call with ``group=`` or
-``replicated=``. SPEC clauses 8, 10, 11 and 25. May import: the core.
+`islices.norms.norm` computes the norm, and `islices.norms.clip` scales the gradients. Calls with ``group=`` or
+``replicated=`` use `islices.distributed.norms`, which the first of these calls imports. SPEC clauses 8, 10, 11 and 25.
+May import: the core.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         has a tree, and the trees' structures may differ. In traced JAX code, the name of a mapped axis is also a group.
         None means that this tree is the whole gradient.
     replicated : bool, or a structure of bools like the tree, or like an upper part of the tree
-        True for leaves that are the same on every rank, such as dense gradients after an all-reduce. A replicated leaf
-        counts once.
+        True for leaves that are the same on every rank, for example dense gradients after an all-reduce. A replicated
+        leaf counts once.
 
     Returns
     -------
     0-d array of the same framework
-        The dtype is that of the widest leaf on any rank, at least float32. If the tree has no leaves, the result is a
-        NumPy array. With a group, every rank gets the bits that one process with all leaves would get. SPEC clauses 8
-        and 25.
+        The dtype is that of the widest leaf on any rank, at least float32. For MXNet, the shape is (1,). If the tree
+        has no leaves, the result is a NumPy array. With a group, every rank gets the bits that one process with all
+        leaves would get. Traced replicas of TensorFlow are an exception: the last bit may differ. SPEC clauses 8 and
+        25.
 
     Raises
     ------
@@ -80,8 +81,8 @@ def clip_by_global_norm(
     Parameters
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
-    max_norm : float
-        0 makes all values zero; inf changes nothing.
+    max_norm : float, or 0-d array of the framework (only without group and replicated)
+        With semantics "islices", 0 makes all values zero, and inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}

@@ -1,7 +1,7 @@
 """Limits for clipping. A limit is a number, or an array with one element, which may be traced. No gradient flows to a
 limit.
 
-A limit with a known value is checked; a traced limit is not checked, since traced code cannot raise for a value. SPEC
+A known value of a limit is checked; a traced value is not checked, since traced code cannot raise for a value. SPEC
 clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 

@@ -1,7 +1,7 @@
 """The option `nonfinite` of clipping functions, which decides the effect of a NaN or infinite norm. SPEC clause 10.
 
-If one known norm scales the values, `islices.norms.clip` applies the option. Functions that scale by arrays use the
-mask of `finite_norms`. May import: `numpy`, the core.
+`refuse_nonfinite` applies "raise". For "zero", functions that scale by arrays use the mask of `finite_norms`. If one
+known norm scales the values, `islices.norms.clip` needs no mask. May import: `numpy`, the core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute norms of gradients and of their rows, and find the rows with the largest norms.
 
-`islices.norms.exact` computes the sums; this module chooses the terms of the sums and rounds the norms. SPEC clauses 7
-and 8.
+`islices.norms.exact` or a compiled kernel computes the sums; this module chooses the terms of the sums and rounds the
+norms. SPEC clauses 7 and 8.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     ValueError
         ord is not 1, 2 or inf.
     TypeError
-        x contains integers or is not an array, or ord is not a real number.
+        x contains integers, or is neither a sparse gradient nor an array. Or ord is not a real number.
 
     Notes
     -----
@@ -326,7 +326,8 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return (exact sum of a norm's terms, number of terms). The sum is an array of limbs (`islices.kernels.totals`).
+    """Return (sum of a norm's terms, number of terms). The sum is an array of limbs, which say how many terms may have
+    dropped bits (`islices.kernels.totals`).
 
     Return None if kernels do not compute the sum.
     """
@@ -348,7 +349,7 @@ def check_float(B: Backend, values: Array) -> None:
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return a float64 norm as the user gets it: a 0-d array of `dtype`, of the framework and the device of `like`.
+    """Return a float64 norm as the user gets it: a 0-d array (MXNet: shape (1,)) of `dtype`, on the device of `like`.
 
     If B is None (there are no leaves), return a 0-d NumPy array.
     """

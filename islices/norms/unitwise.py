@@ -62,7 +62,7 @@ def clip_by_block_rms(
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
-        0 makes all values zero; inf changes nothing.
+        With semantics "islices", 0 makes all values zero, and inf changes nothing.
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -133,7 +133,7 @@ def adaptive_grad_clip(
     params : Table or dense array for each leaf of x, in the same structure
         Each table or array has the framework and the shape of its leaf.
     clipping : float, or 0-d array of the framework
-        Not negative.
+        The largest accepted ratio of the two norms, at least 0.
     eps : float
         Norms of parameters below eps count as eps, so that parameters that are zero can change.
     axes : int, or list or tuple of ints, optional
@@ -167,9 +167,9 @@ def adaptive_grad_clip(
     -----
     If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time is
     then proportional to the table's size. On the CPU, memory is proportional to that size only if the reduced axes are
-    not adjacent, such as (0, 2). For other axes, only the rows that x contains are read. Autograd treats the norms of
-    params as constants. SPEC clause 10. Brock et al., "High-performance large-scale image recognition without
-    normalization", 2021.
+    not adjacent, such as (0, 2). For other axes and a sparse x, only the rows that x contains are read. Autograd treats
+    the norms of params as constants. SPEC clause 10. Brock et al., "High-performance large-scale image recognition
+    without normalization", 2021.
 
     Examples
     --------
