@@ -122,7 +122,7 @@ ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "po
 
 
 def is_elementwise(rule: Any) -> bool:
-    """Return True if a rule uses only elementwise operators, so that a kernel computes the same bits as arrays.
+    """Return True if a rule uses only elementwise operators, so that kernels and array operations give the same bits.
 
     Return False for a rule that reads numbers from its code or its module, because numba computes with such numbers in
     float64.

@@ -60,7 +60,7 @@ class Recorder:
     True
     """
 
-    #: The name of the framework that is recorded, or "" if it is unknown. `parity` needs the name to show the line of
+    #: The name of the framework that is recorded, or "" if it is unknown. `parity` uses the name to choose the line of
     #: code that fixes a difference.
     framework: str = ""
 
@@ -130,7 +130,7 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """Write the positions that `add` has stored and these positions, and begin the next step.
+        """Write the positions that `add` has stored and these positions, if `wanted` is True, and begin the next step.
 
         Parameters
         ----------
@@ -138,11 +138,11 @@ class Recorder:
             Trees, that is arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. The
             positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
             step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
-            dict {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next
-            step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to judge
-            and explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict
-            from tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
-            {"class": "its name"}.
+            dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the tables
+            before the next recorded step, so you need to record only one of them. You may also pass ``optimizer``,
+            which `parity` uses to judge and explain steps. Pass a description such as {"name": "adam", "semantics":
+            "torch", "lr": 1e-3}, or a dict from tensors' names to descriptions. For an optimizer that `islices.optim`
+            does not have, the description is {"class": "its name"}.
 
         Raises
         ------

@@ -68,8 +68,9 @@ def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Rename the leaves of a batch, outputs or loss to the names of `others`. If no name is common, each leaf gets the
-    name of the first unused leaf of the same shape. Axes of length one do not count as part of the shape."""
+    """Rename the leaves of a batch, outputs or loss to the names of `others`, and add or remove axes of length one as
+    in `others`. If the sides have a common name, all names stay. Else each leaf gets the name of the first unused leaf
+    of the same shape. Axes of length one do not count as part of the shape."""
     alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
     names = {name: alike.get(name, name) for name in leaves}
     return {new: _shaped(leaves[name], others.get(new)) for name, new in names.items()}

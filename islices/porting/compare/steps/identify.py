@@ -39,7 +39,8 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that reproduce a sample of a side's elements. If the side has a complete description that
-    reproduces the whole table, return only its recipe."""
+    reproduces the whole table, return only its recipe. If the sample did not change, or if the description names a
+    class, return no recipe."""
     e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
@@ -67,8 +68,8 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 # ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
     """Return the recipes that fit a complete description. If the description does not say how the optimizer handles
-    weight decay or duplicates, return a recipe for each possibility. For an incomplete description, return no
-    recipe."""
+    weight decay or duplicates, return a recipe for each possibility. Return no recipe for an incomplete description,
+    for rowwise_adagrad, or if the learning rate decays."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -158,7 +159,7 @@ def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
 
 def _rounded_rate(recipe: Recipe, e: Elements) -> Recipe | None:
     """Round the learning rate to as few decimal digits as the elements allow, and add the cost of these digits to the
-    recipe. Return None if the recipe does not reproduce the table."""
+    recipe. Return None if the recipe does not reproduce the elements."""
     lr, cost = as_written(recipe["lr"], lambda short: holds(recipe.having(lr=short), e))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e) else None

@@ -1,7 +1,7 @@
 """Define `Side`, one of the two optimizer steps in a comparison: its inputs, its results, and the description of its
 optimizer.
 
-The supported optimizers compute each element separately, so inputs and results are flat float64 arrays.
+The supported optimizers compute each element separately, so `Elements` contains flat arrays.
 """
 
 from __future__ import annotations
