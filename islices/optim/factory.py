@@ -72,9 +72,10 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a NumPy number as a Python float, a NumPy bool as a bool, and anything else unchanged.
+    """Return a NumPy bool as a bool, and real numbers that are neither a float nor an int as a float.
 
-    So arithmetic on hyperparameters is in float64.
+    Anything else is returned unchanged. With floats, arithmetic on hyperparameters is in float64; with NumPy's float32
+    numbers, it would be in float32.
     """
     if isinstance(x, np.bool_):
         return bool(x)

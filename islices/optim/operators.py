@@ -82,7 +82,7 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `row_steps`)."""
+    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `array_power`)."""
     _unbound()
 
 

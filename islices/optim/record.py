@@ -35,9 +35,9 @@ class Preset:
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        Numbers for the meanings of state arrays that differ between semantics; the default is 0. "momentum" contains
-        steps without the learning rate (0), or steps with it that are subtracted (1) or added (-1). "v_max" is the
-        maximum of means of squares without (0) or with (1) bias correction.
+        A number per state array that has different meanings in different semantics; the default is 0. "momentum"
+        contains steps without the learning rate (0), or steps with it that are subtracted (1) or added (-1). "v_max" is
+        the maximum of means of squares without (0) or with (1) bias correction.
     """
 
     defaults: Mapping[str, Any]

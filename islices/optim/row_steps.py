@@ -143,9 +143,10 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, [sums]) for slices, after removing frozen rows, or (None, [whole array]) for a dense gradient.
+        """Return (ids, [sums]) for slices, or (None, [whole array]) for a dense gradient.
 
-        For a raw formula, the list also contains the sums of the duplicates' squares, or a dense gradient's squares.
+        The sums do not include frozen rows. For a raw formula, the list also contains the sums of the duplicates'
+        squares, or a dense gradient's squares.
         """
         B, raw = self.at.B, self.formula.raw
         if not isinstance(self.grad, IndexedSlices):

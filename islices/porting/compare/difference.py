@@ -66,8 +66,8 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            If True, list all tensors that differ or have notes, and their first rows that differ. If False, list two
-            tensors without rows.
+            If True, list all tensors that differ or have notes, and their first rows that differ. If False, list at
+            most two of these tensors, without rows.
 
         Returns
         -------

@@ -33,8 +33,8 @@ PANELS = 12
 def report(found: Difference, *, verbose: bool = False) -> str:
     """Return the report as plain text: the verdict, the causes, the code that fixes them, and measured differences.
 
-    If verbose is True, list all tensors that differ or have notes, and their first rows that differ. Else list at most
-    `TENSORS` tensors, without rows.
+    If verbose is True, list all tensors that differ or have notes, and their first rows that differ. If verbose is
+    False, list at most `TENSORS` of these tensors, without rows.
     """
     a, b = found.names
     lines = [_verdict(found)]

@@ -19,7 +19,7 @@ from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_l
 
 
 class Recorder:
-    """A recorder that writes each step of a training to a file in a folder. `islices.parity` compares two such folders.
+    """A recorder that writes steps of a training to a folder, one file per step. `islices.parity` compares two folders.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the recorder will write the current step. If not, you need not compute values for the step."""
+        """Return True if the recorder will write the current step. For all other steps, you need not compute values."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
@@ -139,10 +139,10 @@ class Recorder:
             positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
             step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
             dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the tables
-            before the next recorded step, so you need to record only one of them. You may also pass ``optimizer``,
-            which `parity` uses to judge and explain steps. Pass a description such as {"name": "adam", "semantics":
-            "torch", "lr": 1e-3}, or a dict from tensors' names to descriptions. For an optimizer that `islices.optim`
-            does not have, the description is {"class": "its name"}.
+            before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
+            `parity` uses to judge and explain steps. Pass a description such as
+            {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from tensors' names to descriptions. For an
+            optimizer that `islices.optim` does not have, the description is {"class": "its name"}.
 
         Raises
         ------

@@ -1,5 +1,5 @@
-"""Define the causes that change the values of rows: another dtype, rounding to a narrower dtype, the opposite sign,
-computation in 16 bits, and bounds on values or row norms."""
+"""Define the causes that change values: another dtype, rounding, the opposite sign, computation in 16 bits, and bounds
+on values or row norms."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that reproduce a sample of a side's elements. If the side has a complete description that
-    reproduces the whole table, return only its recipe. If the sample did not change, or if the description names a
-    class, return no recipe."""
+    reproduces the whole table, return only its recipe. If the step changed no element of the sample, or if the
+    description is {"class": name}, return no recipe."""
     e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
