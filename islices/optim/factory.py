@@ -72,7 +72,7 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a NumPy bool as a bool, and real numbers that are neither a float nor an int as a float.
+    """Return a NumPy bool as a bool, and a real number of another type than float and int as a float.
 
     Anything else is returned unchanged. With floats, arithmetic on hyperparameters is in float64; with NumPy's float32
     numbers, it would be in float32.

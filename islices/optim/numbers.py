@@ -147,7 +147,7 @@ class Numbers:
         return E.reshape(product, (1,))
 
     def _squares(self, base: Any) -> Array:
-        """Return the numbers that `_repeated_squares` defines, as an array of shape (BITS,)."""
+        """Return the numbers that `_repeated_squares` defines for `base`, as an array of shape (BITS,)."""
         if is_real(base):
             return self.array(np.array(_repeated_squares(base)))
         E, squares, zero = self.E, [base], self.number(0.0)

@@ -323,7 +323,7 @@ def take_steps(requests: Sequence[Request]) -> list[Stepped]:
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
     """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses.
 
-    `names` contains a prefix for each step, which messages put before the names of arguments.
+    `names` contains one prefix per step; messages put the prefix before the names of arguments.
     """
     if _are_apart(requests):
         return

@@ -35,9 +35,9 @@ class Preset:
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        A number per state array that has different meanings in different semantics; the default is 0. "momentum"
-        contains steps without the learning rate (0), or steps with it that are subtracted (1) or added (-1). "v_max" is
-        the maximum of means of squares without (0) or with (1) bias correction.
+        One number per state array that has different meanings in different semantics; the default is 0. "momentum"
+        contains steps without the learning rate (0), or steps that include the learning rate and are subtracted (1) or
+        added (-1). "v_max" is the maximum of means of squares without (0) or with (1) bias correction.
     """
 
     defaults: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Record:
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
-        The names of the state's arrays in torch's states, where they differ from the names in islices.
+        The names of the state's arrays in the torch classes' states, where they differ from the names in islices.
     added : tuple of str
         The names of the state's arrays that exist only with some option.
     recomputed : mapping of str to callable

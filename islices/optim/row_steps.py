@@ -2,7 +2,7 @@
 
 `Request` describes a step. `rows_step` does the step with the backend's primitives. `islices.optim.fused` does the step
 with a kernel if a kernel supports it. If arrays change in place, a step outside traced code allocates no table-sized
-array, except for a dense gradient and duplicates="raw".
+array, unless a dense gradient and duplicates="raw" occur together.
 SPEC clause 16.
 """
 

@@ -42,7 +42,7 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
     """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), and `shrinkage` is 2 l2_shrinkage.
 
     An element with ``|z| <= l1`` becomes exactly zero, unless `everywhere` is True. If `everywhere` is True, as in
-    Keras, an element with ``|z| <= l1`` gets the same quotient as all other elements, which may be NaN.
+    Keras, every element becomes the quotient, and the quotient may be NaN if ``|z| <= l1``.
     """
     total = n + q
     root = raised(total, exponent, one, linear)

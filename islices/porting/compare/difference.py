@@ -46,7 +46,7 @@ class Difference(Reported):
     notes : tuple of str
         Remarks for the reader, such as "paired by position".
     frameworks : (str, str)
-        The frameworks of the two recordings that `parity` compares; "" for a side that is not a recording.
+        The frameworks of the two recordings that `parity` compares; "" for a side whose framework is unknown.
     """
 
     equal: bool
@@ -128,9 +128,10 @@ def diff(
 
     Notes
     -----
-    `diff` sums duplicates before it compares gradients (SPEC clause 4). `diff` reports one or two causes only if
-    undoing them makes the sides equal, to the bit or within an allowance for rounding. More elements must agree than
-    would agree by chance (SPEC clause 22). To compare tables after optimizer steps, use `islices.parity`.
+    `diff` sums duplicates before it compares gradients (SPEC clause 4). `diff` reports a cause, or two
+    causes together, only if undoing them makes the sides equal, to the bit or within an allowance for rounding. More
+    elements must agree than would agree by chance (SPEC clause 22). To compare tables after optimizer steps, use
+    `islices.parity`.
 
     Examples
     --------

@@ -114,7 +114,8 @@ class Recorder:
         Parameters
         ----------
         **positions
-            The same positions as for `step`. The recorder copies their values immediately.
+            The same positions as for `step`. If `wanted` is True, the recorder copies their values immediately; if
+            `wanted` is False, the recorder stores only ``optimizer``.
 
         Raises
         ------

@@ -2,9 +2,9 @@
 formula of a well-known framework.
 
 This module tries a formula only if its state has the same arrays as the side's state. At the first step, the side may
-also have no state. The learning rate is estimated from the elements. For epsilon and the initial accumulator, the
-module tries the defaults and the values in `CONSTANTS`. If the state has a momentum, the coefficient is 0.9. All other
-numbers are the defaults of the semantics.
+also have no state. The learning rate is estimated from the elements. For epsilon, and for an initial accumulator that
+the state does not show, the module tries the defaults and the values in `CONSTANTS`. If the state has a momentum, the
+coefficient is 0.9. All other numbers are the defaults of the semantics.
 """
 
 from __future__ import annotations
