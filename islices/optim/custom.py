@@ -23,7 +23,7 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.row_steps import array_rule
 
 ANY = Accepted("a finite number", math.isfinite)
-#: The numbers that every rule may use: the step count, which starts at 1, and constants.
+#: The numbers that every custom rule may use: the step count, which starts at 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
 #: The end of an error text.
 ACCEPTED = (
@@ -84,15 +84,15 @@ def custom(
     Raises
     ------
     TypeError, ValueError, IndexError
-        update is not a plain function, has an unknown parameter, lacks a parameter, or uses an operator that is not
-        accepted. For NumPy arrays of one row, update raises an error or returns wrong results. Another argument is
-        invalid.
+        update is not a plain function, or uses an operator that is not accepted. update has an unknown parameter
+        or one with a default, or lacks ``g``, ``w`` or an array of the state. For NumPy arrays of one row, update
+        raises an error, or returns a wrong number of results or a wrong shape. Another argument is invalid.
 
     Notes
     -----
-    Compiled kernels run a rule if the source of the rule can be read. A compiled rule must not call `row_mean`, or use
-    literal numbers or constants of its module. The rule has at most three arrays, all in state or all in row_state.
-    Other rules run as array operations, which are slower. SPEC clause 16.
+    Compiled kernels run a rule only if the source of the rule can be read. A compiled rule must not call `row_mean`, or
+    use literal numbers or constants of its module. A compiled rule has at most three arrays, all in state or all in
+    row_state. Other rules run as array operations, which are slower. SPEC clause 16.
 
     Examples
     --------
@@ -151,8 +151,8 @@ def custom(
 def _check_code(rule: Any) -> None:
     """Raise TypeError if a rule uses an expression that may fail or round differently in some frameworks.
 
-    These expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA
-    fuses the product of ``*`` with a following addition. The functions that the rule calls are checked too.
+    These expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA may
+    fuse the product of ``*`` with a following addition. The functions that the rule calls are checked too.
     """
     for x in dis.get_instructions(rule):
         if x.opname == "COMPARE_OP" or (x.opname == "BINARY_OP" and x.argrepr.rstrip("=") not in ("+", "-")):

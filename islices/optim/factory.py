@@ -19,11 +19,11 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
 #: The rows that a step with a sparse gradient updates. None means "touched", or "all" if the semantics supports only
-#: "all".
+#: "all" with these hyperparameters.
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")
-#: With "sum", the rule gets the sum of duplicates and, as q, the square of this sum. With "raw", which only some
-#: optimizers of semantics="keras" support, q is the sum of the duplicates' squares.
+#: With "sum", a rule that has the parameter q gets a q that is computed from the sum of the duplicates. With "raw",
+#: which only some optimizers of semantics="keras" support, q is the sum of the duplicates' squares.
 Duplicates: TypeAlias = Literal["sum", "raw"]
 DUPLICATES = ("sum", "raw")
 
@@ -72,9 +72,10 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a NumPy number as a Python float, a NumPy bool as a bool, and anything else unchanged.
+    """Return a NumPy bool as a bool, and a real number of another type than float and int as a float.
 
-    So arithmetic on hyperparameters is in float64.
+    Anything else is returned unchanged. With floats, arithmetic on hyperparameters is in float64; with NumPy's float32
+    numbers, it would be in float32.
     """
     if isinstance(x, np.bool_):
         return bool(x)

@@ -66,7 +66,7 @@ class Formula:
         True if the step maximizes the loss.
     additive : bool
         True if the step ends in one addition to the weight. Apart from decay, the added term depends only on the
-        gradient and the state.
+        gradient and the state. Custom rules are not checked, and have the default True.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str

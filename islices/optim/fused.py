@@ -2,8 +2,8 @@
 
 Steps of many tables run together: the rows of all tables are divided among the threads.
 
-Kernels run if they are active, they support the formula, and the arrays are in host memory. `islices.optim.row_steps`
-does all other steps, with the same bits.
+Kernels run only if they are active, they support the formula, and the arrays are in host memory.
+`islices.optim.row_steps` does all other steps, with the same bits.
 SPEC clause 16.
 """
 
@@ -92,7 +92,7 @@ def _opened(request: Request) -> HostPlan | None:
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # no valid `look`, or one without views, for example because autograd records the gradient
+    if gradient is None:  # frozen rows, no valid `look`, or one without views, for example if autograd records `grad`
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
@@ -167,7 +167,8 @@ def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -
 
 @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
 def _expressible(formula: Formula) -> bool:
-    """Return True if kernels support the formula's states, and compute the rule with the bits of array operations."""
+    """Return True if kernels support the formula's states, and compute the rule with the bits that array operations
+    give."""
     per_row = {spec.per_row for spec in formula.state}
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
     return known and is_elementwise(formula.rule) and has_source(formula.rule)

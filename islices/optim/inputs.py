@@ -1,4 +1,4 @@
-"""Checks of a step's arguments (table, state, grad, frozen, apply) before anything is computed or written.
+"""Check a step's arguments (table, state, grad, frozen, apply) before anything is computed or written.
 
 SPEC clause 16 and its table of bad input.
 """
@@ -59,8 +59,8 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
     """Return a table and its state after one fast check, or None if `Backend.plain_tables` does not support them.
 
-    None also means that the state is not a dict, contains a master, or has an unexpected dtype, shape or name. Then
-    `_check_state` decides.
+    Also return None if the state is not a dict, contains a master, or has an unexpected dtype, shape or name. After
+    None, `accept_tables` checks each argument in full.
     """
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
@@ -213,7 +213,7 @@ def frozen_argument(rows: Host | None, mask_length: int | None) -> Host | None:
 def check_frozen(frozen: Host | None, mask_length: int | None, rows: int) -> Host | None:
     """Return the frozen rows, or None if there are none.
 
-    Raise IndexError if a table with `rows` rows lacks one of them, and ValueError if the mask has another length.
+    Raise IndexError if a table with `rows` rows lacks a frozen row, and ValueError if the mask's length is not `rows`.
     """
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")

@@ -55,8 +55,8 @@ class Numbers:
         self.exact_lr = np.array((h["lr"],), np.float64) if E is modes.HOST else self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
-        """Return the number with this name, which is a method's result, an attribute, a complement or a
-        hyperparameter."""
+        """Return the number with this name: a method's result, an attribute, 1 minus a hyperparameter (see `GAINS`), or
+        a hyperparameter."""
         own = getattr(self, name, None)
         if own is not None:
             return own() if callable(own) else own
@@ -129,8 +129,9 @@ class Numbers:
     def power(self, base: Any) -> Array:
         """Return base^t as the product of base^(2^k) over the binary digits k of t that are 1 (SPEC clause 16).
 
-        Each factor of the first half is multiplied by its counterpart in the second half, until one factor is left.
-        The method uses only products, because no framework's pow is correctly rounded.
+        A binary digit that is 0 gives the factor 1. In each pass, every factor of the first half is multiplied by its
+        counterpart in the second half, until one factor is left. The method computes powers only by products, because
+        no framework's pow is correctly rounded.
         """
         E = self.E
         if E is modes.HOST:
@@ -146,7 +147,7 @@ class Numbers:
         return E.reshape(product, (1,))
 
     def _squares(self, base: Any) -> Array:
-        """Return `_repeated_squares` as an array of shape (BITS,)."""
+        """Return the numbers that `_repeated_squares` defines for `base`, as an array of shape (BITS,)."""
         if is_real(base):
             return self.array(np.array(_repeated_squares(base)))
         E, squares, zero = self.E, [base], self.number(0.0)

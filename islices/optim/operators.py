@@ -82,7 +82,7 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `row_steps`)."""
+    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `array_power`)."""
     _unbound()
 
 
@@ -122,7 +122,7 @@ ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "po
 
 
 def is_elementwise(rule: Any) -> bool:
-    """Return True if a rule uses only elementwise operators, so that a kernel computes the same bits as arrays.
+    """Return True if a rule uses only elementwise operators, so that kernels and array operations give the same bits.
 
     Return False for a rule that reads numbers from its code or its module, because numba computes with such numbers in
     float64.

@@ -147,10 +147,10 @@ class Optimizer:
         return all(spec.name == "accumulator" for spec in self._formula.state)
 
     def _check_dense(self, source: str) -> None:
-        """Raise ValueError for a dense gradient if the user passed rows="touched" and the step would change all rows.
+        """Raise ValueError for a dense gradient if the user passed rows="touched" and the step may change all rows.
 
-        A step does not change rows with a zero gradient if the state is at most an accumulator and weights do not
-        decay. The argument `source` is a text that says how users get a sparse gradient.
+        Rows with a zero gradient do not change if the state is at most an accumulator and weights do not decay. The
+        argument `source` is a text that says how users get a sparse gradient.
         """
         stays = self._only_sums_squares and not is_on(self.hyper.get("weight_decay", 0))
         if self._requested == "touched" and not stays:
@@ -232,8 +232,8 @@ class Optimizer:
         Returns
         -------
         (table, state)
-            The table and the state with the types of the arguments; use the results instead of the arguments. JAX
-            arrays and tf.Tensors are new arrays; all others are changed in place.
+            The table and the state with the types of the arguments; use the results instead of the arguments. For JAX
+            arrays and tf.Tensors, the results are new arrays; all other arrays are changed in place.
 
         Raises
         ------
@@ -323,7 +323,7 @@ def take_steps(requests: Sequence[Request]) -> list[Stepped]:
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
     """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses.
 
-    `names` contains a prefix for each step, which messages put before the names of arguments.
+    `names` contains one prefix per step; messages put the prefix before the names of arguments.
     """
     if _are_apart(requests):
         return

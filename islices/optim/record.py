@@ -35,9 +35,9 @@ class Preset:
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
-        The meaning of each state array whose meaning differs between semantics. "momentum" contains steps without the
-        learning rate (0), steps that are subtracted (1), or steps that are added (-1). "v_max" is the maximum of raw
-        means (0) or of corrected means (1).
+        One number per state array that has different meanings in different semantics; the default is 0. "momentum"
+        contains steps without the learning rate (0), or steps that include the learning rate and are subtracted (1) or
+        added (-1). "v_max" is the maximum of means of squares without (0) or with (1) bias correction.
     """
 
     defaults: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Record:
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
-        The names of the state's arrays in torch's states, where they differ from the names in islices.
+        The names of the state's arrays in the torch classes' states, where they differ from the names in islices.
     added : tuple of str
         The names of the state's arrays that exist only with some option.
     recomputed : mapping of str to callable
@@ -169,8 +169,8 @@ def terms_of(name: str, record: Record) -> dict[str, float]:
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
     """Convert a state's array from its meaning in `source` to its meaning in `target` (see `Preset.terms`).
 
-    Raise ValueError if the conversion is impossible. `source` may be None if the user has not given the source's
-    semantics, and `lr` if the learning rate is unknown. Both are needed only if the meanings differ.
+    Raise ValueError if the conversion is impossible. `source` may be None if the array has the same meaning in all
+    semantics. `lr` is needed only if exactly one of the two meanings includes the learning rate.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

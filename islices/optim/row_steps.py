@@ -2,7 +2,7 @@
 
 `Request` describes a step. `rows_step` does the step with the backend's primitives. `islices.optim.fused` does the step
 with a kernel if a kernel supports it. If arrays change in place, a step outside traced code allocates no table-sized
-array, except for a dense gradient and duplicates="raw".
+array, unless a dense gradient and duplicates="raw" occur together.
 SPEC clause 16.
 """
 
@@ -50,7 +50,7 @@ class Request(NamedTuple):
     known: Array | None = None  # the rule's numbers, a NumPy array unless traced
     frozen: Host | None = None  # row numbers, ascending and unique
     apply: Array | None = None  # in traced code: int32 (1,), 0 if the step changes nothing
-    traced: bool = False  # True if the table or the state is traced
+    traced: bool = False  # True if the table or the step count is traced
     touched: bool = True  # True if only the rows of the slices are updated
     donate: bool = False
 
@@ -143,9 +143,10 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, [sums]) for slices, after removing frozen rows, or (None, [whole array]) for a dense gradient.
+        """Return (ids, [sums]) for slices, or (None, [whole array]) for a dense gradient.
 
-        For a raw formula, the list also contains the sums of the slots' squares or, for a dense gradient, the squares.
+        The sums do not include frozen rows. For a raw formula, the list also contains the sums of the duplicates'
+        squares, or a dense gradient's squares.
         """
         B, raw = self.at.B, self.formula.raw
         if not isinstance(self.grad, IndexedSlices):
@@ -177,7 +178,7 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 # ---------------------------------------------------------------------- writing
 def rows_step(request: Request) -> Stepped:
-    """Do a step with the primitives: write the pieces, count the step, and return the table and the state."""
+    """Do a step with the backend's primitives: write the new rows, count the step, and return the table and state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
@@ -295,7 +296,7 @@ def _row_mean(B: Backend, x: Array) -> Array:
     return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
 
 
-#: The number of binary digits of an exponent that `array_power` uses: of its whole part, and of its fraction by dtype.
+#: The numbers of binary digits that `array_power` uses: for an exponent's whole part, and for its fraction by dtype.
 WHOLE = 8
 FRACTION = {"float32": 32, "float64": 64}
 

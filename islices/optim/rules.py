@@ -1,10 +1,11 @@
 """Stages of weight decay, and stages that the rules of several optimizers (islices/optim/records/) share.
 
-The parameters of a rule, which are passed by name, are the gradient ``g``, the weight ``w``, arrays of the state and
-numbers. A rule may also have ``q``: the square of the gradient's element, the sum of the duplicates' squares, or the
-mean square over the row. A rule returns the new weight and the new state, in the order of `Formula.state`. A
-parameter with a default is optional: an absent state or number is None, and an absent flag is False. Kernels omit the
-branches that absent parameters exclude. Rules use only the operators of `islices.optim.operators`, ``+`` and ``-``.
+The parameters of a rule, which are passed by name, are the gradient ``g``, the weight ``w``, arrays of the state,
+numbers and flags. A rule may also have ``q``: the square of the gradient's element, the sum of the duplicates' squares,
+or the mean square over the row. A rule returns the new weight and the new state, in the order of `Formula.state`. A
+parameter with a default is optional: an absent state or number is None, and an absent flag is False. The result for an
+absent state is None. Kernels omit the branches that absent parameters exclude. Rules compute only with the operators of
+`islices.optim.operators`, ``+`` and ``-``.
 Every operation rounds once, in the written order; the order is part of the specification (SPEC clause 16).
 """
 

@@ -1,5 +1,5 @@
-"""Compare two gradients or two trainings, and explain why they differ. These tools help users to port a model to
-another framework.
+"""Compare two gradients, two tables or two trainings, and explain why they differ. These tools help users to port a
+model to another framework.
 
 May import: `islices.porting`.
 """

@@ -30,7 +30,7 @@ class Reported(abc.ABC):
     def to_json(self) -> dict[str, Any]:
         """Return a dict with the fields by name, which json.dumps accepts. NaN and infinity become strings.
 
-        The dict does not contain `row_gaps`, the data that `plot` draws.
+        The dict does not contain `TensorDifference.row_gaps`, the data that `Difference.plot` draws.
         """
         found: dict[str, Any] = _plain(self)
         return found

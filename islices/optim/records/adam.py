@@ -101,7 +101,7 @@ class TensorFlowAdam(KerasAdam, Singles):
 
 class MXNet(Singles):
     def rate(self):
-        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), which MXNet computes in Python's float64 and rounds once."""
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), which MXNet computes in float64 and then rounds to float32."""
         E = self.E
         correction = E.div(E.sqrt(self.correction2()), self.correction1())
         return E.astype(E.round_product(self.exact_lr, correction), "float32")
@@ -135,7 +135,7 @@ def _tensorflow_power(n: Numbers, base: float) -> Any:
     if n.E is not modes.HOST:
         return n.E.astype(n.power(single(base)), "float32")
     t, base = int(n.t[0]), single(base)
-    if base == 1.0 or base ** float(t) < 2.0**-60:  # 1 - power is then 0, or 1
+    if base == 1.0 or base ** float(t) < 2.0**-60:  # 1 - power is 0 in the first case, else 1
         return n.number(float(base == 1.0))
     products = _running_products(base, 1 << max(10, (t - 1).bit_length()))
     return n.number(float(products[t - 1]))

@@ -41,8 +41,8 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
     """Apply TensorFlow's FTRL. `penalty` is 2 (l2 + beta / (2 lr)), and `shrinkage` is 2 l2_shrinkage.
 
-    An element with ``|z| <= l1`` becomes exactly zero, unless `everywhere` is True. In this case, as in Keras, the
-    quotient for all other elements is also used for such an element, and may be NaN.
+    An element with ``|z| <= l1`` becomes exactly zero, unless `everywhere` is True. If `everywhere` is True, as in
+    Keras, every element becomes the quotient, and the quotient may be NaN if ``|z| <= l1``.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -166,7 +166,7 @@ def ftrl(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make an FTRL-Proximal optimizer, in which an l1 penalty makes weights exactly zero (McMahan et al. 2013,
+    """Make an FTRL-Proximal optimizer, in which an l1 penalty can make weights exactly zero (McMahan et al. 2013,
     algorithm 1).
 
     Parameters

@@ -272,7 +272,7 @@ def nadam(
     eps : float, default 1e-8
         A small number that is added to the root of the corrected mean square.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the updated rows.
+        weight_decay * w is added to the gradient of the updated rows, unless decoupled_weight_decay is True.
     momentum_decay : float, 0 <= momentum_decay < 256, default 4e-3
         The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
         has no such growth.

@@ -62,7 +62,7 @@ def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, ep
 
 # ---------------------------------------------------------------------- formulas
 def _plain(h: Hyper, *options: str) -> Formula:
-    """Return the formula with further options of the rule.
+    """Return the formula, with `options` in addition to the rule's options that the hyperparameters need.
 
     Without the option "zero", a variance that rounding makes negative may give NaN.
     """
@@ -91,7 +91,7 @@ def _tensorflow(h: Hyper) -> Formula:
     return Formula(rmsprop_rule, Singles, state, "element", options=("mu", "inside", "early"))
 
 
-#: gamma2 of mx.optimizer.RMSProp
+#: The default gamma2 of mx.optimizer.RMSProp.
 GAMMA2 = 0.9
 
 

@@ -1,8 +1,9 @@
 """Define `Cause`, one possible reason for a difference.
 
-Each `Cause` is a record that contains a function, which proposes changes or factors, and the line of code that fixes
-the cause. The search and the report read only the records, so they need no code for single causes. To add a cause,
-write its record and its function in a module of `islices.porting.compare.causes`, which collects all records.
+Each `Cause` is a record that contains a function, which proposes changes or factors. Most records also contain the line
+of code that fixes the cause. The search and the report read only the records, so they need no code for single causes.
+To add a cause, write its record and its function in a module of `islices.porting.compare.causes`, which collects all
+records.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Cause:
     #: True if the cause removes precision that the other side does not have.
     narrows: bool = False
     #: Defines whether the sides must agree to the bit. The value is "always" if agreement within rounding would prove
-    #: nothing, and "never" if the cause itself rounds.
+    #: nothing, "never" if the cause itself rounds, and "maybe" for all other causes.
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: True if the cause may be combined with a factor that explains the rest of the difference.
     scales: bool = True

@@ -1,5 +1,5 @@
-"""Define `Comparison`, the data on which causes work: the tensors of both sides, the gradient before clipping, and
-options of `diff`."""
+"""Define `Comparison`, the data on which causes work: the tensors of both sides, the gradient before clipping, the
+tables, and options of `diff`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _between(ends: tuple[int, int], ids: Array) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """Some rows of one tensor in a, in b, and in the raw gradient. `raw` is None if the raw gradient is unknown."""
+    """Some or all rows of one tensor in a, in b, and in the raw gradient. `raw` is None if that gradient is unknown."""
 
     whole: Whole
     a: Rows

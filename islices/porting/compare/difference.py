@@ -46,7 +46,7 @@ class Difference(Reported):
     notes : tuple of str
         Remarks for the reader, such as "paired by position".
     frameworks : (str, str)
-        The frameworks of the two recordings that `parity` compares; "" for a side that is not a recording.
+        The frameworks of the two recordings that `parity` compares; "" for a side whose framework is unknown.
     """
 
     equal: bool
@@ -61,12 +61,13 @@ class Difference(Reported):
     frameworks: tuple[str, str] = ("", "")
 
     def report(self, *, verbose: bool = False) -> str:
-        """Return the report as plain text: the verdict, the causes, the code that fixes them, and the rows that differ.
+        """Return the report as plain text: the verdict, the causes, the code that fixes them, and measured differences.
 
         Parameters
         ----------
         verbose : bool
-            If True, list all tensors that differ or have notes, and the rows that differ.
+            If True, list all tensors that differ or have notes, and their first rows that differ. If False, list at
+            most two of these tensors, without rows.
 
         Returns
         -------
@@ -127,9 +128,10 @@ def diff(
 
     Notes
     -----
-    `diff` sums duplicates before it compares gradients (SPEC clause 4). `diff` reports a cause only if undoing the
-    cause makes the sides equal, to the bit or within a bound on rounding. More elements must agree than would agree by
-    chance (SPEC clause 22). To compare tables after optimizer steps, use `islices.parity`.
+    `diff` sums duplicates before it compares gradients (SPEC clause 4). `diff` reports a cause, or two
+    causes together, only if undoing them makes the sides equal, to the bit or within an allowance for rounding. More
+    elements must agree than would agree by chance (SPEC clause 22). To compare tables after optimizer steps, use
+    `islices.parity`.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Check that two sides agree after a change, and measure the evidence for the cause of the change.
 
 **Bound.** If one side multiplies, divides or sums and the other does not, the two sides round differently. A row of m
-slots is a sum of m terms, so it takes m - 1 additions. On each side, a term may also be rounded by a reciprocal, a
-product, the division of a mean, a clipping factor and a cast. On both sides together, these are at most 8 roundings per
-term. Each rounding error is at most half an eps times the sum of |terms|. To first order, the sides therefore differ by
-less than (m + 8) eps sum |terms|. If the slots of both sides are unknown, m is 1, and the largest |value| of the row
-replaces the sum of |terms|. Elements that are small because of cancellation are then no evidence. Operations on
-integers do not round, so their bound is 0. An infinity agrees only with the same infinity.
+slots is a sum of m terms, so it takes m - 1 additions. On each side, at most 8 other operations round a term, for
+example a reciprocal, a product, the division of a mean or a cast. Each rounding error is at most half an eps times the
+sum of |terms|. To first order, the two sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of
+both sides are unknown, m is 1, and the largest |value| of the row replaces the sum of |terms|. Elements that are small
+because of cancellation are then no evidence. Operations on integers do not round, so their bound is 0. An infinity
+agrees only with the same infinity.
 
 **Slack.** Two models may compute their layers in different orders or with different functions. The gradients of two
 such models then differ even before duplicates are summed. The size of this difference depends on the terms of the whole
@@ -36,7 +36,7 @@ from islices.porting.compare.stored import Array, dot, matrix
 ENOUGH = 40.0
 #: The evidence in bits that the sign and exponent of a number contribute.
 SIZES = 6.0
-#: The largest number of roundings per element on both sides, without the additions of slots.
+#: The largest number of roundings per element on each side, without the additions of slots.
 ROUNDINGS = 8
 #: The cost in bits of an estimated number that is not a short decimal.
 FREE = 24.0

@@ -1,10 +1,10 @@
 """Measure how two tensors differ in rows, elements and norms. Two tensors are equal if they have the same bits, as
 defined in the specification.
 
-This module sums the duplicates of both sides before it compares sparse gradients. The order of slots makes no
-difference. If both sides are sparse, a row that only one side stores is a difference, even a row of zeros. The reason
-is that a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only one side stores is no
-difference.
+This module sums the duplicates of both sides before it compares sparse gradients. The order in which the sides store
+different rows makes no difference. If both sides are sparse, a row that only one side stores is a difference, even a
+row of zeros. The reason is that a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only
+one side stores is no difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from islices.porting.compare.stored import (
     wide,
 )  # fmt: skip
 
-#: A report shows at most `SHOWN` rows of each kind, and `WIDTH` elements of each row.
+#: A `RowSample` contains at most `SHOWN` rows, and at most `WIDTH` elements of each row.
 SHOWN, WIDTH = 10, 6
 
 

@@ -29,7 +29,7 @@ from islices.porting.compare.stored import (
 )  # fmt: skip
 
 #: dtype -> the number of bits of its significand. For an integer dtype, this is the number of bits of its largest
-#: number, but at most 53, the number of bits in float64.
+#: number, but at most 53, the number of bits of float64's significand.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
@@ -39,7 +39,7 @@ LEAST = 64
 
 
 def eps_of(dtype: str) -> float:
-    """Return the machine epsilon of a dtype, or 0 for integers, which are never rounded."""
+    """Return the machine epsilon of a dtype, or 0 for integers and bools, which are never rounded."""
     return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
 
 

@@ -16,7 +16,7 @@ from islices.porting.reports import columns, new_figure
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-#: A line of the report shows at most this many elements of a row.
+#: A line of the report shows at most this many elements of a row for each side.
 IN_LINE = 4
 #: A report that is not verbose shows at most this many tensors.
 TENSORS = 2
@@ -31,9 +31,10 @@ PANELS = 12
 
 
 def report(found: Difference, *, verbose: bool = False) -> str:
-    """Return the report as plain text: the verdict, the causes, the code that fixes them, and the rows that differ.
+    """Return the report as plain text: the verdict, the causes, the code that fixes them, and measured differences.
 
-    If verbose is True, list all tensors that differ or have notes, and the rows that differ.
+    If verbose is True, list all tensors that differ or have notes, and their first rows that differ. If verbose is
+    False, list at most `TENSORS` of these tensors, without rows.
     """
     a, b = found.names
     lines = [_verdict(found)]

@@ -1,5 +1,5 @@
 """Explain the difference at the position where two trainings diverge. This module uses `explain_step` for optimizer
-steps, and `islices.diff` for all other positions.
+steps with recorded inputs, and `islices.diff` for all other differences.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -76,7 +76,7 @@ def _position(position: str, tensor: str, now: Steps, known: Known) -> Differenc
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
     """Explain the difference of tables or states. First compare all tensors together. If `diff` finds no cause, use the
-    explanations in `instead`. If there are none, compare only `tensor`."""
+    explanations in `instead`. If `instead` is empty, compare only `tensor`."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found

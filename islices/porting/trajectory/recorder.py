@@ -19,7 +19,7 @@ from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_l
 
 
 class Recorder:
-    """A recorder that writes each step of a training to a file in a folder. `islices.parity` compares two such folders.
+    """A recorder that writes steps of a training to a folder, one file per step. `islices.parity` compares two folders.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Recorder:
     True
     """
 
-    #: The name of the framework that is recorded, or "" if it is unknown. `parity` needs the name to show the line of
+    #: The name of the framework that is recorded, or "" if it is unknown. `parity` uses the name to choose the line of
     #: code that fixes a difference.
     framework: str = ""
 
@@ -105,7 +105,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the recorder will write the current step. If not, you need not compute values for the step."""
+        """Return True if the recorder will write the current step. For all other steps, you need not compute values."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
@@ -114,7 +114,8 @@ class Recorder:
         Parameters
         ----------
         **positions
-            The same positions as for `step`. The recorder copies their values immediately.
+            The same positions as for `step`. If `wanted` is True, the recorder copies their values immediately; if
+            `wanted` is False, the recorder stores only ``optimizer``.
 
         Raises
         ------
@@ -130,7 +131,7 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """Write the positions that `add` has stored and these positions, and begin the next step.
+        """Write the positions that `add` has stored and these positions, if `wanted` is True, and begin the next step.
 
         Parameters
         ----------
@@ -138,11 +139,11 @@ class Recorder:
             Trees, that is arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. The
             positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
             step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
-            dict {name of a tensor: {name of an array: array}}. The tables after a step are the tables before the next
-            step, so you need to record only one of them. You may also pass ``optimizer``, which `parity` uses to judge
-            and explain steps. Pass a description such as {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict
-            from tensors' names to descriptions. For an optimizer that `islices.optim` does not have, the description is
-            {"class": "its name"}.
+            dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the tables
+            before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
+            `parity` uses to judge and explain steps. Pass a description such as
+            {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from tensors' names to descriptions. For an
+            optimizer that `islices.optim` does not have, the description is {"class": "its name"}.
 
         Raises
         ------

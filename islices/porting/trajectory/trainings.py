@@ -46,7 +46,7 @@ class Stop:
     difference : Difference
         The difference of both sides at the position, with its causes.
     also : dict of str to Difference
-        Differences at other positions of the step for which a cause is known. If a cause is known at this position, the
+        Differences at other positions of the step for which a cause is known. If a cause is known at `position`, the
         dict is empty.
     """
 
@@ -142,7 +142,7 @@ def parity(
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
         The optimizer of the tables, or a dict from tensors' names to optimizers. Pass a pair if the sides differ.
         `parity` uses the optimizers to judge and explain steps. By default, `parity` reads the optimizers from the
-        recordings.
+        steps of a and b.
     pair : mapping of str to str, optional
         A mapping from names in a to names in b, for tensors that have different names.
     ignore : sequence of str
@@ -240,8 +240,8 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield the steps with missing tables and states filled in. The values after a step are also the values before the
-    next step."""
+    """Yield the steps with missing tables and states filled in. If two steps have consecutive numbers, the values after
+    the first step are also the values before the second step."""
     held: Step | None = None
     for step in steps:
         if held is not None:

@@ -5,8 +5,8 @@ functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm (SPEC cla
 addition, a tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed
 the tables, the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH`
 times the relative distance of the tables. For this distance, only the rows in a table's gradients count if these
-gradients are sparse. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is no longer judged, unless the
-difference is infinite.
+gradients are sparse on both sides. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is not judged,
+unless the difference is infinite.
 
 **Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 
@@ -37,7 +37,7 @@ ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped",
 ARITHMETIC = 256.0
 #: An additional allowance, as a multiple of eps times the norm of all tensors at the position.
 FLOOR = 8.0
-#: The relative distance of outputs and gradients may be larger than that of the tables by this factor.
+#: The relative distance of outputs, loss and gradients may be larger than that of the tables by this factor.
 GROWTH = 1024.0
 
 
@@ -49,10 +49,10 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distance at each position, in the order in which the positions were judged. A position that exceeds its
-        allowance is the last one.
+        The distance at each position, in the order in which the positions were judged. A judged position that exceeds
+        its allowance is the last one.
     gap : float
-        The largest absolute difference between elements of the tables after the step, or NaN if a side has no tables.
+        The largest absolute difference between elements of the tables after the step, or NaN if a side has none.
     drift : float
         The distance of the tables before the step, relative to their norm. If a table's gradients on both sides are
         sparse, only the rows in these gradients count.
@@ -115,8 +115,9 @@ def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between two consecutive steps. Return None if no table was changed. The
-    allowance depends on the distance of these tables after the first of the two steps."""
+    """Judge the tables that a side changed between the step `last` and the step `now`. Return None if no table was
+    changed, or if the numbers of the steps are not consecutive. The allowance depends on the distance of these tables
+    after the step `last`."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []

@@ -1,8 +1,9 @@
-"""Define the causes that come from clipping: only one side is clipped, or the sides are clipped with different norms.
+"""Define the causes that come from clipping: only one side is clipped, or both are clipped, but with different norms or
+epsilons.
 
 If a gradient g is clipped to the limit M, the result is g * M / N. Here N is a norm plus the epsilon of the formula.
-The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if two sides a and b are
-clipped to the same limit, a / b = N_b / N_a.
+The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if both sides clip the same
+gradient to the same limit, a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. The relative error of a blocked or pairwise sum of n elements
 is less than (4 log2(n) + 16) eps / 2. The tolerances of factors that contain norms include this bound. Only the factor
@@ -23,7 +24,7 @@ from islices.porting.compare.comparison import Comparison
 #: The cost in bits of a factor that is computed from the norms of single tensors. The cost is low because these norms
 #: also have to agree with the limit.
 COST = 6.0
-#: CLIP and EACH clip by the common norm of all tensors, or each tensor by its norm. TOGETHER, ALONE and OPTAX are
+#: CLIP clips all tensors by their common norm, and EACH clips each tensor by its norm. TOGETHER, ALONE and OPTAX are
 #: pairs: the line that adds the clipping, and the line that removes the clipping.
 CLIP, EACH = "islices.clip_by_global_norm(grads, {max_norm:.6g})", "islices.clip_by_norm(grads, {max_norm:.6g})"
 TOGETHER, ALONE = (f"grads, _ = {CLIP}", f"take `{CLIP}` out"), (f"grads = {EACH}", f"take `{EACH}` out")
@@ -133,7 +134,7 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return the number of at most two decimal digits that is close to x, or None if there is none.
+    """Return the number of at most two significant digits that is close to x, or None if there is none.
 
     Users mostly choose a max_norm with few digits. Return None if the tolerance is as large as for 16-bit gradients,
     because then too many numbers are close to a short decimal.

@@ -16,7 +16,7 @@ from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-#: If all values are small whole numbers, up to this many elements may agree by chance.
+#: If all values are small whole numbers, agreement of fewer elements than this may be chance.
 FEW = 4
 
 

@@ -1,4 +1,4 @@
-"""Define the causes that change the values of rows: another dtype, the opposite sign, rounding to 16 bits, and bounds
+"""Define the causes that change values: another dtype, rounding, the opposite sign, computation in 16 bits, and bounds
 on values or row norms."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", sc
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the sides have opposite signs, because one side maximises its loss or adds its step."""
+    """Propose that the sides have opposite signs, because one side maximizes its loss or adds its step."""
     text = "sign: {x} has the opposite sign of {y}"
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 

@@ -2,9 +2,9 @@
 formula of a well-known framework.
 
 This module tries a formula only if its state has the same arrays as the side's state. At the first step, the side may
-also have no state. The learning rate is estimated from the elements. For epsilon and the initial accumulator, the
-module tries the defaults and the values in `CONSTANTS`. If the state has a momentum, the coefficient is 0.9. All other
-numbers are the defaults of the semantics.
+also have no state. The learning rate is estimated from the elements. For epsilon, and for an initial accumulator that
+the state does not show, the module tries the defaults and the values in `CONSTANTS`. If the state has a momentum, the
+coefficient is 0.9. All other numbers are the defaults of the semantics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that reproduce a sample of a side's elements. If the side has a complete description that
-    reproduces the whole table, return only its recipe."""
+    reproduces the whole table, return only its recipe. If the step changed no element of the sample, or if the
+    description is {"class": name}, return no recipe."""
     e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
@@ -67,8 +68,8 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 # ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
     """Return the recipes that fit a complete description. If the description does not say how the optimizer handles
-    weight decay or duplicates, return a recipe for each possibility. For an incomplete description, return no
-    recipe."""
+    weight decay or duplicates, return a recipe for each possibility. Return no recipe for an incomplete description,
+    for rowwise_adagrad, or if the learning rate decays."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -158,7 +159,7 @@ def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
 
 def _rounded_rate(recipe: Recipe, e: Elements) -> Recipe | None:
     """Round the learning rate to as few decimal digits as the elements allow, and add the cost of these digits to the
-    recipe. Return None if the recipe does not reproduce the table."""
+    recipe. Return None if the recipe does not reproduce the elements."""
     lr, cost = as_written(recipe["lr"], lambda short: holds(recipe.having(lr=short), e))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e) else None

@@ -34,7 +34,7 @@ class Recipe:
     `settings` contains the hyperparameters and these keys: "optimizer", "semantics", "rows", "duplicates", "decay" and
     "up". "rows" defines the rows that a sparse gradient updates, "touched" or "all". "duplicates" is "sum", or "raw" if
     each duplicate is squared separately. "decay" is the kind of weight decay: "", "coupled" or "decoupled". "up" is
-    True if the step maximises the loss. `bits` is the cost of estimated numbers and unusual settings.
+    True if the step maximizes the loss. `bits` is the cost of estimated numbers and unusual settings.
     """
 
     settings: Mapping[str, Any]
@@ -82,10 +82,10 @@ def stepped(recipe: Recipe, e: Elements) -> Array:
 def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
     """Return, for each element, how far a framework's result may be from `after` because of rounding.
 
-    `after` is the result of `stepped`. A framework rounds the table once, or twice if the step has weight decay. Each
-    quotient, root or product in the step adds an error of one eps, and there are at most sixteen. The sums of
-    duplicates and the running means are also rounded, and the bound includes the effect of these errors on the result.
-    See SPEC clause 22.
+    `after` is the result of `stepped`. A framework rounds the table once, or twice if the step has weight decay. A step
+    has at most sixteen quotients, roots and products, and each adds an error of at most one eps of the step. The sums
+    of duplicates and the running means are also rounded, and the bound includes the effect of these errors on the
+    result. See SPEC clause 22.
     """
     slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):

@@ -1,7 +1,7 @@
 """Define `Side`, one of the two optimizer steps in a comparison: its inputs, its results, and the description of its
 optimizer.
 
-The supported optimizers compute each element separately, so inputs and results are flat float64 arrays.
+The supported optimizers compute each element separately, so `Elements` contains flat arrays.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TableStep:
 
     A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
     number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
-    "semantics", "rows" and numbers. A description without numbers is used to choose between formulas that make the same
-    step. The description {"class": name} stands for a class that `islices.optim` does not have.
+    "semantics", "rows" and numbers. A description without numbers only helps to choose between formulas that make the
+    same step. The description {"class": name} stands for a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -104,8 +104,8 @@ class Side:
 
     @lazy_property
     def sample(self) -> Elements:
-        """Return the elements of some rows. The sample contains all rows of a small table. Of a large table, it
-        contains rows with duplicates, other rows of the gradient, and rows that the gradient does not have."""
+        """Return the elements of some rows. The sample contains all rows of a small table. The sample of a large
+        table contains rows with duplicates, other rows of the gradient, and rows that the gradient does not have."""
         rows = max(8, FEW // max(1, math.prod(self.before.row_shape)))
         every = np.arange(len(self.before.values))
         if len(every) <= rows:

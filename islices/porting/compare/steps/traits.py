@@ -115,7 +115,7 @@ def _take_formula(r: Recipe, other: Recipe) -> Recipe:
 
 ROWS = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
 DUPLICATES = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
-#: All traits, in the order of the report, which only moves "formula" to the end.
+#: All traits, in the order of the report, except that the report puts "formula" last.
 TRAITS: tuple[Trait, ...] = (
     Trait(
         "optimizer", lambda r: r["optimizer"], _take_optimizer,
