@@ -300,7 +300,7 @@ class Adamax(RowOptimizer):
 
 
 class Ftrl(RowOptimizer):
-    """FTRL-Proximal, whose l1 penalty makes weights exactly zero (McMahan et al. 2013, algorithm 1).
+    """FTRL-Proximal, whose l1 penalty can make weights exactly zero (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
