@@ -55,7 +55,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     the gradient of each replica.) Under XLA on TensorFlow, the summed gradient keeps the slots of duplicates, filled
     with zeros.
 
-    On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package,
+    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. In this package,
     Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit
     variables. `Stepped` with a lazy optimizer updates only the rows of a sparse gradient on every backend.
 

@@ -87,8 +87,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots with the same norm as `x` after duplicates are summed. The new slots contain each row's sum once,
-    and otherwise zeros. A dense leaf stays unchanged."""
+    """Return slots whose norm is the norm that `x` has after duplicates are summed. The new slots contain each row's
+    sum once, and otherwise zeros. A dense leaf stays unchanged."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
