@@ -1,7 +1,8 @@
 """Run Keras on JAX. The training step computes gradients with `islices.value_and_grad`, which detects reads of rows.
 
-The step is still a single jitted function whose state is donated, so XLA updates tables and states in place. See
-`islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
+If Keras compiles the step, the step is still a single jitted function whose state is donated, so XLA updates tables and
+states in place. See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the
+core, this folder.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class Stepped(Coalesced):
     Warns
     -----
     UserWarning
-        Issued once, for the first dense gradient of a table with at least 100,000 rows.
+        Issued once, for the first dense gradient of a table with at least 100,000 rows. Also issued once for each
+        weight whose sparse gradient updates all rows, if you did not make `rule` with rows="all".
 
     Raises
     ------
@@ -64,9 +65,10 @@ class Stepped(Coalesced):
         `rule` is not an optimizer of islices.optim, or one of its hyperparameters is a function but not a Keras
         schedule.
     ValueError
-        Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. Or
-        gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with use_ema. Or
-        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` raises if a
+        Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. `build`
+        raises if gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with
+        use_ema. `build` also raises if a frozen mask does not have one entry per row of a weight. `apply` raises if
+        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` also raises if a
         variable is passed twice, or if a dense gradient would change rows that `rule` must not change (rows="touched").
     IndexError
         A frozen row does not exist in one of the weights, or, in eager code, an index of a gradient is out of range.

@@ -9,11 +9,11 @@ a variable is initialized. Only this process has a variable of that name. XLA ca
 tf.vectorized_map would make one call per member. So under XLA and in tf.vectorized_map, `kernels_here` returns None,
 and only TensorFlow's operations run. The same holds if there are accelerators, or if eager mode is off.
 
-Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible.
-The thread with the lock may run the garbage collector, which may destroy an iterator, and the iterator's destructor
-waits for the pool. Compilation takes such a lock, so all kernels must be compiled before the graph runs. For this
-purpose, the function that builds a graph first runs each call with small arrays. Simultaneous steps wait for a mutex of
-TensorFlow, not for a Python lock.
+Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. A wait for a Python lock may end
+in a deadlock. The thread that holds the lock may run the garbage collector, which may destroy an iterator, and the
+iterator's destructor waits for the pool. Compilation takes a Python lock, so all kernels must be compiled before the
+graph runs. For this purpose, the function that builds a graph first runs each call with small arrays. Simultaneous
+steps wait for a mutex of TensorFlow, not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """

@@ -61,8 +61,8 @@ def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Arra
 
 
 def refuse_xla(operation: str) -> None:
-    """Raise ValueError if XLA compiles the graph. The length of the operation's result depends on values, which XLA
-    does not support."""
+    """Raise ValueError if XLA compiles the graph. XLA does not support an operation whose result has a length that
+    depends on values."""
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
@@ -151,7 +151,7 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
     """Return the arrays if a traced mask is True everywhere, else the result of `otherwise`.
 
     Usually the mask is True everywhere, and nothing is copied. If kernels cannot run, return the result of `otherwise`
-    in both cases.
+    for every mask.
     """
     if kernels_here() is None:
         return otherwise()

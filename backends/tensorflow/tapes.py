@@ -250,7 +250,7 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let autograph rewrite `fn`, if it is on in the surrounding tf.function. Otherwise return `fn` itself.
+    """Let autograph rewrite `fn` if autograph is on in the surrounding tf.function, else return `fn` itself.
 
     Autograph does not rewrite functions of islices, nor functions that they call. So this function passes `fn` to
     autograph.

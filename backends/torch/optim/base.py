@@ -116,7 +116,7 @@ class RowOptimizer(torch.optim.Optimizer):
     max_norm : float or None
     total_norm : 0-d Tensor or None
         The norm of all gradients at the last step, before clipping. The value is None before the first step, or if
-        max_norm is None.
+        max_norm was None at the last step.
 
     Notes
     -----
@@ -250,8 +250,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Check each parameter of a group that has a gradient, and yield (place for error messages, parameter, step,
-        new arrays of the parameter's state).
+        """Check each parameter with a gradient in a group, and yield (place for error messages, parameter, step, new
+        arrays of the parameter's state).
 
         If `factor` is not None, each step uses the gradient times `factor`.
         """

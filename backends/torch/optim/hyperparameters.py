@@ -1,7 +1,8 @@
 """Make optimizers of islices.optim from the values of a parameter group of torch.optim.
 
 A group contains hyperparameters under torch's names, such as betas, alpha and initial_accumulator_value. For these,
-islices.optim uses the names beta1, beta2, rho and initial_accumulator. The record of each optimizer lists both.
+islices.optim uses the names beta1, beta2, rho and initial_accumulator. The record of each optimizer lists the names in
+torch and in islices.optim.
 """
 
 from __future__ import annotations
