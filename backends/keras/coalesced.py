@@ -116,7 +116,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        pairs = zip(grads, trainable_variables or self._trainable_variables, strict=False)  # Keras reports missing ones
+        pairs = zip(grads, trainable_variables or self._trainable_variables, strict=False)  # Keras checks the lengths
         checked = [self._checked(g, v) for g, v in pairs]
         super().apply(checked + grads[len(checked) :], trainable_variables)
 

@@ -259,7 +259,7 @@ class Stepped(Coalesced):
             for k, variable in enumerate(self._saved()):
                 variable.assign(own[str(k)])
         else:
-            super().load_own_variables(own)  # warns
+            super().load_own_variables(own)  # Keras warns
         for k, total in enumerate(self._totals()):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])

@@ -105,7 +105,7 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
     lowest = tf.constant(-np.inf if least is None else least, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
-    # NaN comes only from a NaN in the values, so that check_numerics finds no other
+    # take NaN only from NaN values, so that check_numerics finds no other NaN
     nan = tf.math.unsorted_segment_sum(tf.where(rank == 2, values, tf.zeros_like(values)), segments, count)
     return tf.where(top == 2, nan, tf.where(top == 1, highest, lowest))
 

@@ -146,7 +146,7 @@ def dense_gradient(g: Any, x: Array) -> Array:
     gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g
-    if None in tuple(x.shape):  # the core can only densify known shapes
+    if None in tuple(x.shape):  # the core can densify only known shapes
         summed = tf.math.unsorted_segment_sum(g.values, g.indices, tf.shape(x, tf.int64)[0])
         return tf.ensure_shape(summed, x.shape)
     return islices.to_dense(_flat(g, x, tf.constant(tuple(x.shape), tf.int64)))

@@ -128,7 +128,8 @@ class TorchBackend(Backend):
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
-    #: A context without effect. The method is the class, because a function around it would cost a second Python call.
+    #: A context without effect. `scope` is the class itself, because a function that calls the class would cost a
+    #: second Python call.
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -235,7 +236,7 @@ class TorchBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return x.new_zeros(x.shape[0])
-        low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
+        low, high = torch.aminmax(x, dim=1)  # aminmax reads x once and makes no copy; both results keep NaN
         return torch.maximum(high, -low)
 
     def largest(self, x: Array, k: int) -> Array:

@@ -123,7 +123,7 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
-    s = object.__new__(IndexedSlices)  # made only by calls that Dynamo can trace
+    s = object.__new__(IndexedSlices)  # Dynamo can trace this call and the calls below
     held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
     for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
