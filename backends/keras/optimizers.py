@@ -16,7 +16,8 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-#: (an optimizer of `islices.optim`, a dict from names of its state's arrays to Keras's variables that contain them)
+#: (an optimizer of `islices.optim`, a dict from names of its state's arrays to lists of Keras's variables, one per
+#: weight)
 Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
@@ -25,8 +26,8 @@ class ByRows(Coalesced):
     the step for sparse gradients, unless `_rule` returns None or the variable is 16-bit."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the optimizer of `islices.optim` that computes the same step, or None if no optimizer does so with
-        these options."""
+        """Return the `Rule` that computes the same step, or None if `islices.optim` has no such optimizer for these
+        options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:

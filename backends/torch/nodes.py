@@ -76,7 +76,7 @@ class NodeCall(NamedTuple):
     name: str
     spec: Any  # structure of (args, kwargs)
     constants: list[Any]  # the leaves of (args, kwargs), with `TENSOR` for each tensor
-    written: list[bool]  # a flag per tensor, True if the call writes to it
+    written: list[bool]  # one flag per tensor, True if the call writes to it
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the result's `_parts`, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:

@@ -320,9 +320,9 @@ class RowOptimizer(torch.optim.Optimizer):
         Returns
         -------
         dict
-            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies.
-            Only "step" is a copy, a 0-d float64 Tensor on the CPU, which all of torch's implementations accept. NAdam's
-            "mu_product" is computed from the step count.
+            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies,
+            except for "step". The dict's "step" is a 0-d float64 Tensor on the CPU, which all of torch's
+            implementations accept. NAdam's "mu_product" is computed from the step count.
         """
         # prepended, so that this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)

@@ -68,7 +68,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to Tensor
         For each parameter, its arrays under the names of `islices.optim`, such as "m", "v", "accumulator", and "step"
         of shape (1,). Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
-        copies. Only torch.optim's "step" and sparse arrays are copied.
+        copies, except for torch.optim's "step" and sparse arrays.
 
     Raises
     ------
