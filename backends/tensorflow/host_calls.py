@@ -271,8 +271,8 @@ def bags(
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags. Ids outside of the table add nothing. Raise ValueError if segments are invalid. Segments are
-    checked here, because their values may be unknown while the graph is built."""
+    """Return the sum of the rows of each bag. Ids outside of the table add nothing. Raise ValueError if segments are
+    invalid. Segments are checked here, because their values may be unknown while the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:

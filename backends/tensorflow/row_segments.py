@@ -17,7 +17,7 @@ from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
 
 def number(segments: Array) -> Array:
-    """Return the largest segment plus one, or 0 if there are no segments."""
+    """Return the largest segment number plus one, or 0 if there are no segments."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 

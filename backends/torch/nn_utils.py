@@ -60,7 +60,8 @@ def clip_grad_norm_(
     norm_type : float
         The order of the norm: 1, 2 or inf. Without `group` and `replicated`, any number above 0 is accepted.
     error_if_nonfinite : bool
-        If True, raise RuntimeError if the norm is NaN or infinite. If False, such a norm is used like any other.
+        If True, raise RuntimeError if the norm is NaN or infinite. If False, a norm that is NaN or infinite is used
+        like any other norm.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
@@ -410,8 +411,8 @@ def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
-    """Compute a norm with powers in float64. The order is not 1, 2 or inf. Return (the norm, the dtype of the user's
-    result)."""
+    """Compute a norm of an order other than 1, 2 and inf, with powers in float64. Return (the norm, the dtype of the
+    user's result)."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
     norm = sizes.max(initial=0.0)
