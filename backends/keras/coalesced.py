@@ -55,7 +55,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     the gradient of each replica.) Under XLA on TensorFlow, the summed gradient keeps the slots of duplicates, filled
     with zeros.
 
-    On torch and JAX, Keras's optimizers get the clipped gradient as an array of the table's size. In this package,
+    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. In this package,
     Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit
     variables. `Stepped` with a lazy optimizer updates only the rows of a sparse gradient on every backend.
 
@@ -116,7 +116,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        pairs = zip(grads, trainable_variables or self._trainable_variables, strict=False)  # Keras reports missing ones
+        pairs = zip(grads, trainable_variables or self._trainable_variables, strict=False)  # Keras checks the lengths
         checked = [self._checked(g, v) for g, v in pairs]
         super().apply(checked + grads[len(checked) :], trainable_variables)
 

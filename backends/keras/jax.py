@@ -1,7 +1,8 @@
 """Run Keras on JAX. The training step computes gradients with `islices.value_and_grad`, which detects reads of rows.
 
-The step is still a single jitted function whose state is donated, so XLA updates tables and states in place. See
-`islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this folder.
+If Keras compiles the step, the step is still a single jitted function whose state is donated, so XLA updates tables and
+states in place. See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the
+core, this folder.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class DenseSum:
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
 
     def plus(self, gradient: Any) -> Any:
-        """Add a gradient slot by slot, and return the sum. If the gradient is an array, the sum is an array, else
-        coalesced slices."""
+        """Add a gradient, and return the sum. Slots of a sparse gradient are added one by one. If the gradient is an
+        array, the result is an array, else coalesced slices."""
         rows, values = self.shape[0], self.values.value
         gradient = cast(gradient, self.dtype)
         if not is_sparse(gradient):

@@ -29,7 +29,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     -----
     The optimizer sums duplicates before it checks whether all numbers are finite. If one number is not finite, the
     optimizer skips the step, and halves the scale. In a compiled step on JAX, `Stepped` then does not write to its
-    variables; all other variables get their old values.
+    variables; all other variables get their old values. With Keras's weight_decay, ema_overwrite_frequency or a
+    constraint, the variables of `Stepped` get their old values, too.
 
     Examples
     --------

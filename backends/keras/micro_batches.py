@@ -23,7 +23,7 @@ class Share:
     micro-batches."""
 
     def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # sparse gradients have the framework's type; after an addition they are IndexedSlices
+        self.gradient = gradient  # on TensorFlow, sparse gradients are islices.IndexedSlices only after an addition
 
     def __add__(self, total: Any) -> Share:
         return Share(total.plus(self.gradient))

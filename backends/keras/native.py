@@ -1,9 +1,9 @@
 """Select the module for Keras's backend: tensorflow.py, torch.py or jax.py in this folder.
 
 All three modules define the following names. `Hooks` is a base class that receives the gradients of a Keras optimizer.
-`methods` returns the methods with which `row_sparse` replaces the methods of a model. `cast`, `summed` and `divisible`
-convert gradients. `replicas` returns the number of replicas that take a step together, and `stock` returns the class of
-one of Keras's optimizers.
+`methods` returns the methods with which `row_sparse` replaces the methods of a model. `cast` and `divisible` convert
+gradients, and `summed` sums duplicates. `replicas` returns the number of replicas that take a step together, and
+`stock` returns the class of one of Keras's optimizers.
 
 On TensorFlow and torch, variables change in place. So tensorflow.py and torch.py also define `writable`, and `cell`,
 which makes a variable whose length may change. torch.py and jax.py define `take_if`. tensorflow.py also defines

@@ -16,7 +16,8 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-#: (an optimizer of `islices.optim`, a dict from names of its state's arrays to Keras's variables that contain them)
+#: (an optimizer of `islices.optim`, a dict from names of its state's arrays to lists of Keras's variables, one per
+#: weight)
 Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
@@ -25,8 +26,8 @@ class ByRows(Coalesced):
     the step for sparse gradients, unless `_rule` returns None or the variable is 16-bit."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the optimizer of `islices.optim` that computes the same step, or None if no optimizer does so with
-        these options."""
+        """Return the `Rule` that computes the same step, or None if `islices.optim` has no such optimizer for these
+        options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
@@ -56,57 +57,57 @@ class AdamByRows(ByRows):
 
 
 class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
-    """keras.optimizers.SGD that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.SGD that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return None if self.momentum else (optim.sgd(rate, semantics="keras"), {})
 
 
 class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignore[misc]
-    """keras.optimizers.RMSprop that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.RMSprop that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
-    """keras.optimizers.Adagrad that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Adagrad that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return optim.adagrad(rate, eps=self.epsilon, semantics="keras"), {"accumulator": self._accumulators}
 
 
 class Adadelta(Coalesced, native.stock(keras.optimizers.Adadelta)):  # type: ignore[misc]
-    """keras.optimizers.Adadelta that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Adadelta that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Adam(AdamByRows, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
-    """keras.optimizers.Adam that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Adam that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class AdamW(AdamByRows, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
-    """keras.optimizers.AdamW that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.AdamW that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Adamax(Coalesced, native.stock(keras.optimizers.Adamax)):  # type: ignore[misc]
-    """keras.optimizers.Adamax that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Adamax that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Nadam(Coalesced, native.stock(keras.optimizers.Nadam)):  # type: ignore[misc]
-    """keras.optimizers.Nadam that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Nadam that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Adafactor(Coalesced, native.stock(keras.optimizers.Adafactor)):  # type: ignore[misc]
-    """keras.optimizers.Adafactor that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Adafactor that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Ftrl(Coalesced, native.stock(keras.optimizers.Ftrl)):  # type: ignore[misc]
-    """keras.optimizers.Ftrl that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Ftrl that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc]
-    """keras.optimizers.Lion that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Lion that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
-    """keras.optimizers.Lamb that sums duplicate rows first; `Coalesced` describes the additional arguments."""
+    """A keras.optimizers.Lamb that sums duplicate rows before a step. See `Coalesced` for further arguments."""
 
 
 #: Keras's class on this backend -> the class in this module. To load a saved optimizer by its name, Keras needs this

@@ -31,8 +31,8 @@ BY_ROWS = ("sgd", "adagrad")
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that records steps of `model.fit`.
 
-    For each recorded step, the callback stores the batch, outputs, loss, gradients before and after clipping, tables
-    and state.
+    For each recorded step, the callback stores the batch, outputs, loss, gradients before and after clipping, tables,
+    state and hyperparameters.
 
     Parameters
     ----------
@@ -83,7 +83,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Wrap the methods of the model. Keras calls `set_model` before it builds the function that trains a step."""
+        """Wrap methods of the model and of its optimizer. Keras calls `set_model` before it builds the function that
+        trains a step."""
         super().set_model(model)
         self._replaced.close()
         self._optimizer = model.optimizer  # not `self.model`: on JAX, a read of it syncs Keras's state

@@ -31,7 +31,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 def divisible(grad: Any, variable: Any) -> Any:
     """Convert a sparse gradient to slices without checking its ids, and return any other gradient unchanged. `divided`
-    accepts both forms."""
+    accepts slices and arrays."""
     return accepted(grad, variable, validate=False)
 
 

@@ -44,8 +44,8 @@ class Stepped(Coalesced):
     ----------
     rule : islices.optim.Optimizer
         The optimizer that computes the steps of all weights. The learning rate of `rule`, a number or a schedule of
-        keras.optimizers.schedules, becomes Keras's learning rate, which callbacks may change. Other hyperparameters may
-        be schedules too, which count the steps of each weight.
+        keras.optimizers.schedules, becomes Keras's learning rate. Callbacks may change a learning rate that is a
+        number. Other hyperparameters may be schedules too, which count the steps of each weight.
     **kwargs
         Keyword arguments of any Keras optimizer: name, learning_rate (replaces the learning rate of `rule`), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
@@ -56,7 +56,8 @@ class Stepped(Coalesced):
     Warns
     -----
     UserWarning
-        Issued once, for the first dense gradient of a table with at least 100,000 rows.
+        Issued once, for the first dense gradient of a table with at least 100,000 rows. Also issued once for each
+        weight whose sparse gradient updates all rows, if you did not make `rule` with rows="all".
 
     Raises
     ------
@@ -64,12 +65,13 @@ class Stepped(Coalesced):
         `rule` is not an optimizer of islices.optim, or one of its hyperparameters is a function but not a Keras
         schedule.
     ValueError
-        Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. Or
-        gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with use_ema. Or
-        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` raises if a
-        variable is passed twice.
+        Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. `build`
+        raises if gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with
+        use_ema. `build` also raises if a frozen mask does not have one entry per row of a weight. `apply` raises if
+        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` also raises if a
+        variable is passed twice, or if a dense gradient would change rows that `rule` must not change (rows="touched").
     IndexError
-        A frozen row does not exist in one of the weights.
+        A frozen row does not exist in one of the weights, or, in eager code, an index of a gradient is out of range.
 
     Notes
     -----
@@ -192,7 +194,7 @@ class Stepped(Coalesced):
             native.accumulate(self, grads, trainable_variables)
             return
         if self.gradient_accumulation_steps:
-            grads = [Share(g) for g in grads]  # Keras adds each Share to a Sum, and divides
+            grads = [Share(g) for g in grads]  # Keras adds each Share to a Sum, and divides the total
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _backend_increment_gradient_accumulators(self, grads: Sequence[Any], acc_grads: Sequence[Any]) -> None:
@@ -203,7 +205,7 @@ class Stepped(Coalesced):
         for total in self._accumulated_gradients:
             if isinstance(total, Total):
                 total.clear()
-            else:  # the gradient replaces the value of such a variable
+            else:  # Keras replaces the value of the variable by the gradient
                 total.assign(keras.ops.zeros_like(total.value))
 
     def _sums_first(self) -> bool:
@@ -257,7 +259,7 @@ class Stepped(Coalesced):
             for k, variable in enumerate(self._saved()):
                 variable.assign(own[str(k)])
         else:
-            super().load_own_variables(own)  # warns
+            super().load_own_variables(own)  # Keras warns
         for k, total in enumerate(self._totals()):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])

@@ -29,9 +29,9 @@ def row_sparse(model: Model) -> Model:
     """Make a stock Keras model train with row-sparse gradients in `fit` and `train_on_batch`, on TensorFlow, torch and
     JAX.
 
-    If the model looks up rows of a trainable weight, the gradient of this weight contains only these rows. A lookup is
-    ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still ordinary Keras
-    objects.
+    If the model reads a trainable weight only by lookups of rows, the gradient of this weight contains only these rows.
+    A lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still
+    ordinary Keras objects.
 
     Parameters
     ----------

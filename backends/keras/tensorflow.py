@@ -61,8 +61,8 @@ def methods(model: Any) -> dict[str, Any]:
     computes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Build the optimizer before the step is traced. Otherwise the step would make variables, and TensorFlow would
-        trace it twice."""
+        """Build the optimizer before the step is traced. If the step built the optimizer, the step would make
+        variables, and TensorFlow would trace the step twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)

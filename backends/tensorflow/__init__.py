@@ -13,8 +13,8 @@ Each primitive consists of one or a few TensorFlow operations, so it runs on any
 - TensorFlow has no ``isin``, and its ``unique`` does not sort. The backend computes both with sorted ids.
 
 In this folder, `tensor_memory` shares memory between NumPy and TensorFlow, `tapes` computes gradients with respect to
-looked-up rows, and `keras_layers` captures Keras's layers. May import: `tensorflow`, `numpy`, the core, this folder.
-This backend does not import Keras. A type of TensorFlow identifies Keras's variables.
+the results of lookups, and `keras_layers` captures Keras's layers. May import: `tensorflow`, `numpy`, the core, this
+folder. This backend does not import Keras. The backend recognizes Keras's variables by a type of TensorFlow (`DENSE`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import row_segments as segments_of
 
-#: Make a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
+#: Make a function a method of the backend without a wrapper. The type is Any, because type checkers expect a parameter
 #: `self`.
 method: Any = staticmethod
 #: The type of tensors, variables and Keras's variables (which are not tf.Variables), but not of composites such as
@@ -338,8 +338,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which new tensors are on the device of `like`. If `like` is symbolic, a variable, or on the
-    CPU, the context has no effect."""
+    """Return a context in which new tensors are on the device of `like`. If `like` is None, symbolic, a variable, or on
+    the CPU, the context has no effect."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()

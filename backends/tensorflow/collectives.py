@@ -142,7 +142,7 @@ class Replicas(ArrayGroup):
 
 def _places(ids: Array, sizes: Array) -> Array:
     """Return row numbers that sort concatenated blocks by their ids. The first row of each block is left out. `sizes`
-    contains the numbers of rows of the blocks."""
+    contains the length of each block."""
     ends = tf.cumsum(sizes)
     order = tf.argsort(ids)
     return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
@@ -244,7 +244,7 @@ class TensorFlowGroup(Group):
     strategy : tf.distribute.MultiWorkerMirroredStrategy
     timeout : float
         The number of seconds to wait for another rank. 0 means to wait for ever, which is TensorFlow's default unless
-        the strategy's CommunicationOptions set timeout_seconds. If a rank dies, calls fail earlier.
+        the strategy's CommunicationOptions set timeout_seconds. If a rank dies, calls fail before the timeout.
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"

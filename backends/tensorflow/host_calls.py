@@ -6,14 +6,14 @@ reads and writes of the variables. But a graph may also run in another process (
 these functions do not exist. A graph may also run in a tf.compat.v1.Session, which does not share the eager variables.
 So each call is one branch of a `tf.cond`, and TensorFlow's operations are the other branch. The condition tests whether
 a variable is initialized. Only this process has a variable of that name. XLA cannot compile the calls, and
-tf.vectorized_map would make one call per member. So in both cases, and if there are accelerators, `kernels_here`
-returns None, and only TensorFlow's operations run.
+tf.vectorized_map would make one call per member. So under XLA and in tf.vectorized_map, `kernels_here` returns None,
+and only TensorFlow's operations run. The same holds if there are accelerators, or if eager mode is off.
 
-Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. Otherwise a deadlock is possible.
-The thread with the lock may run the garbage collector, which may destroy an iterator, and the iterator's destructor
-waits for the pool. Compilation takes such a lock, so all kernels must be compiled before. For this purpose, the
-function that builds a graph first runs each call with a few zeros. Simultaneous steps wait for a mutex of TensorFlow,
-not for a Python lock.
+Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. A wait for a Python lock may end
+in a deadlock. The thread that holds the lock may run the garbage collector, which may destroy an iterator, and the
+iterator's destructor waits for the pool. Compilation takes a Python lock, so all kernels must be compiled before the
+graph runs. For this purpose, the function that builds a graph first runs each call with small arrays. Simultaneous
+steps wait for a mutex of TensorFlow, not for a Python lock.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -204,7 +204,7 @@ def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tup
     needed.
 
     If there are no positions, `number` contains the number of indices. If there are positions, `number` contains the
-    smallest position, and the largest position plus one.
+    smallest position in `order`, and the largest position plus one.
     """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
@@ -262,7 +262,7 @@ def bags(
         def gradient(upstream: Array) -> tuple[None, Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(table)
-                again = otherwise(table, *given)  # TensorFlow computes only the gradient of this result
+                again = otherwise(table, *given)  # only the gradient of this result is needed
             return None, tape.gradient(again, table, output_gradients=upstream)
 
         return tf.identity(found), gradient
@@ -271,8 +271,8 @@ def bags(
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """Compute bags. Ids outside of the table add nothing. Raise ValueError if segments are invalid. Segments are
-    checked here, because their values may be unknown while the graph is built."""
+    """Return the sum of the rows of each bag. Ids outside of the table add nothing. Raise ValueError if segments are
+    invalid. Segments are checked here, because their values may be unknown while the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:

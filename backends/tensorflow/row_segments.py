@@ -17,7 +17,7 @@ from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
 
 def number(segments: Array) -> Array:
-    """Return the largest segment plus one, or 0 if there are no segments."""
+    """Return the largest segment number plus one, or 0 if there are no segments."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 
@@ -61,8 +61,8 @@ def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Arra
 
 
 def refuse_xla(operation: str) -> None:
-    """Raise ValueError if XLA compiles the graph. The length of the operation's result depends on values, which XLA
-    does not support."""
+    """Raise ValueError if XLA compiles the graph. XLA does not support an operation whose result has a length that
+    depends on values."""
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
@@ -87,8 +87,8 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Return slots with the same norm as `x` after duplicates are summed. The new slots contain each row's sum once,
-    and otherwise zeros. A dense leaf stays unchanged."""
+    """Return slots whose norm is the norm that `x` has after duplicates are summed. The new slots contain each row's
+    sum once, and otherwise zeros. A dense leaf stays unchanged."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -105,7 +105,7 @@ def segment_max(values: Array, segments: Array, count: int | None, *, least: flo
     lowest = tf.constant(-np.inf if least is None else least, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
-    # NaN comes only from a NaN in the values, so that check_numerics finds no other
+    # take NaN only from NaN values, so that check_numerics finds no other NaN
     nan = tf.math.unsorted_segment_sum(tf.where(rank == 2, values, tf.zeros_like(values)), segments, count)
     return tf.where(top == 2, nan, tf.where(top == 1, highest, lowest))
 
@@ -151,7 +151,7 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
     """Return the arrays if a traced mask is True everywhere, else the result of `otherwise`.
 
     Usually the mask is True everywhere, and nothing is copied. If kernels cannot run, return the result of `otherwise`
-    in both cases.
+    for every mask.
     """
     if kernels_here() is None:
         return otherwise()

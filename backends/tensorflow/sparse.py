@@ -62,8 +62,8 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 def to_native(
     values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
 ) -> tf.IndexedSlices:
-    """Make a tf.IndexedSlices. If the shapes agree or the number of rows is unknown, use the dense_shape tensor of
-    `like`.
+    """Make a tf.IndexedSlices. Use the dense_shape tensor of `like` if this tensor equals `dense_shape`, or if the
+    number of rows is unknown.
 
     Otherwise the dense_shape is a new tensor. The new tensor is int32 if the dense_shape of `like` is int32 and the
     numbers fit, else int64. If `like` has no dense_shape, the result has none. If there is no `like` and a dimension is

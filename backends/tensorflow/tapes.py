@@ -1,11 +1,11 @@
-"""Differentiate with respect to looked-up rows. A GradientTape watches the rows that lookups return, but never the
-table.
+"""Differentiate with respect to the results of lookups. A GradientTape watches these results (rows or bags), but not
+the table.
 
-A tape records operations on watched tensors. The tape of this module watches the dense variables and the rows of each
+A tape records operations on watched tensors. The tape of this module watches the dense variables and the result of each
 lookup, so it computes nothing of the table's size. Only outer tapes watch the weights and record reads of rows, so that
 second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
-of a differentiated table in such a graph raises an error, because the tape cannot watch its rows. May import:
-`tensorflow`, the core, this folder.
+in such a graph raises an error if value_and_grad is outside of the graph, because the tape cannot watch the result. May
+import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
     all of them.
 
     tf.identity makes a new object for each tensor. If a variable is passed twice or is also a table, it is read into a
-    tensor. Otherwise the gradient would include all uses of the variable together.
+    tensor. Without these new objects, a gradient would include all uses of the variable together.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -146,7 +146,7 @@ def dense_gradient(g: Any, x: Array) -> Array:
     gathers."""
     if not isinstance(g, tf.IndexedSlices):
         return g
-    if None in tuple(x.shape):  # the core can only densify known shapes
+    if None in tuple(x.shape):  # the core can densify only known shapes
         summed = tf.math.unsorted_segment_sum(g.values, g.indices, tf.shape(x, tf.int64)[0])
         return tf.ensure_shape(summed, x.shape)
     return islices.to_dense(_flat(g, x, tf.constant(tuple(x.shape), tf.int64)))
@@ -250,7 +250,7 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let autograph rewrite `fn`, if it is on in the surrounding tf.function. Otherwise return `fn` itself.
+    """Let autograph rewrite `fn` if autograph is on in the surrounding tf.function, else return `fn` itself.
 
     Autograph does not rewrite functions of islices, nor functions that they call. So this function passes `fn` to
     autograph.

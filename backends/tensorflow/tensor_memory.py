@@ -90,9 +90,11 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
 
 
 def _is_here(x: Array) -> bool:
-    """Return True if x is a tensor or variable of numbers in this process's host memory.
+    """Return True if x is an eager tensor, or a variable that `is_plain` accepts, in this process's host memory. The
+    dtype must be bfloat16 or in `PLAIN`.
 
-    Return False for variables with several copies (tf.distribute) and for variables on other servers.
+    Return False inside tf.function, for variables with several copies (tf.distribute), and for variables on other
+    servers.
     """
     place = x = plain(x)
     if not isinstance(x, tf.Tensor):
@@ -116,8 +118,8 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a writable view of the memory of the variable with this resource. When this function returns, no other
     tensor shares this memory.
 
-    A tensor that was read from a variable may share its memory. So this function first scatters zero rows into the
-    variable. If the memory is shared, the scatter gives the variable new memory.
+    A tensor that was read from a variable may share its memory. So this function first runs a scatter with no rows on
+    the variable. If the memory is shared, the scatter gives the variable new memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)

@@ -1,10 +1,10 @@
 """The PyTorch backend, and replacements for functions and classes of PyTorch. docs/torch.md describes them.
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace functions of torch.nn.utils,
-and also accept sparse gradients. The module `optim` contains replacements for the classes of torch.optim, and
-`GradScaler` replaces torch.amp.GradScaler. `register_ddp_hook` averages the sparse gradients of a
-DistributedDataParallel. `TorchRecorder` records the steps of a training for `islices.parity`. `state_of` returns an
-optimizer's state as named arrays, and `start_from` lets an optimizer continue from such arrays.
+and also accept sparse gradients. The module `optim` contains replacements for several classes of torch.optim, and
+`GradScaler` replaces torch.amp.GradScaler. `register_ddp_hook` makes a DistributedDataParallel average its sparse
+gradients with islices. `TorchRecorder` records the steps of a training for `islices.parity`. `state_of` returns an
+optimizer's state as named arrays, and `start_from` lets an optimizer continue from named arrays.
 """
 
 from islices.core.registry import require

@@ -38,13 +38,13 @@ from islices.backends.torch.tracers import (
 )
 from islices.core.host_memory import zeros
 
-#: Zeros with at least this many elements (4 MB in float32), such as an optimizer's state, are in memory that NumPy
-#: allocates, because NumPy requests pages of 2 MB. A step reads scattered rows. With torch's pages of 4 KB, address
-#: translation would take a tenth of the step (docs/performance.md).
+#: Zeros on the CPU with a dtype in `WIDE` and at least this many elements (4 MB in float32), such as an optimizer's
+#: state, are in memory that NumPy allocates. NumPy requests pages of 2 MB, and torch does not. A step reads scattered
+#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
-#: dtype that NumPy can view -> its name. For bfloat16, NumPy views the bits.
+#: a dtype of values or indices -> its name. NumPy can view these dtypes; for bfloat16, it views the bits.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
 #: The size in bytes of an element of the largest of these dtypes.
@@ -128,7 +128,8 @@ class TorchBackend(Backend):
     def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
-    #: A context without effect. The method is the class, because a function around it would cost a second Python call.
+    #: A context without effect. `scope` is the class itself, because a function that calls the class would cost a
+    #: second Python call.
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -235,7 +236,7 @@ class TorchBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return x.new_zeros(x.shape[0])
-        low, high = torch.aminmax(x, dim=1)  # one pass without a temporary array; both results keep NaN
+        low, high = torch.aminmax(x, dim=1)  # aminmax reads x once and makes no copy; both results keep NaN
         return torch.maximum(high, -low)
 
     def largest(self, x: Array, k: int) -> Array:
@@ -329,7 +330,7 @@ class TorchBackend(Backend):
         return _look_at_plain(arrays, written=True)
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        for x in arrays:  # torch before 2.6 accepts one tensor
+        for x in arrays:  # torch before 2.6 accepts only one tensor per call
             increment_version(x)  # a backward pass compares versions to detect that a saved tensor has changed
 
     def writable_view(self, x: Array) -> Host | None:
@@ -351,7 +352,7 @@ def _view(x: Tensor) -> Host:
     """Return a NumPy view of a tensor in CPU memory. The view of a bfloat16 tensor has the dtype uint16.
 
     Raise TypeError or RuntimeError if NumPy cannot view the tensor. The reason may be a dtype that NumPy does not have,
-    memory outside of the CPU, a wrapper of a transform, or the negative bit.
+    another device, a wrapper of a transform, or the negative bit.
     """
     if x.requires_grad:
         x = x.detach()
@@ -369,8 +370,8 @@ def _checked_view(x: Tensor) -> Host | None:
 
 
 def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the parts of a sparse tensor with NumPy views. For these tensors, this function does the same as
-    `TorchBackend.from_native`, but faster.
+    """Return the parts of a sparse tensor, with NumPy views of its values and indices. `TorchBackend.from_native` tries
+    this function first for ordinary tensors, because it is faster than the general code.
 
     The parts contain a NumPy view of the indices, and None in place of the tensor of indices. To make that tensor would
     take as long as to make all views.
@@ -399,8 +400,9 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
     """Return a `Look` with the dtypes, shapes and NumPy views of plain tensors. A single loop collects all of them.
 
-    Return None if a mode or transform is active, or if NumPy cannot view one of the tensors. Also return None if one of
-    them has another class than Tensor or Parameter, has an empty storage, or is recorded by autograd.
+    Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if one of
+    them has a class other than Tensor and Parameter, has a dtype that is not in `VIEWED`, has an empty storage, or is
+    recorded by autograd.
 
     If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But each tensor
     must be contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result

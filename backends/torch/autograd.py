@@ -1,8 +1,9 @@
-"""Use torch's autograd to differentiate with respect to looked-up rows, and to define functions with custom gradients.
+"""Use torch's autograd to differentiate with respect to the results of lookups, and to define functions with custom
+gradients.
 
-A lookup reads rows outside of the graph, and the rows become leaves of the graph. So the table is not part of the
-graph, and autograd computes no gradient of the table's size. May import: `torch`, `islices.backend`,
-`islices.backends.torch.tracers`.
+A lookup reads rows outside of the graph, and its result becomes a leaf of the graph. (In a nested differentiation, the
+result is a view of the outer differentiation's result.) So the table is not part of the graph, and autograd computes no
+gradient of the table's size. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -168,12 +169,13 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
     """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
-    A leaf that requires a gradient and is passed only once stays the same object. In place of any other variable, `fn`
-    gets a detached tensor with the same memory, or a detached copy of an inference tensor. Otherwise a variable that is
-    passed twice, or from which another variable is computed, would get a sum of gradients.
+    A leaf that requires a gradient and is passed only once stays the same object, except in a nested call. In place of
+    any other variable, `fn` gets a detached tensor with the same memory, or a detached copy of an inference tensor.
+    Without this tensor, a variable that is passed twice, or from which another variable is computed, would get a sum of
+    gradients.
 
-    In a nested call (`inner`), `fn` gets views of the variables that require a gradient. Otherwise the gradient would
-    include uses of the variable outside of `fn`.
+    In a nested call (`inner`), `fn` gets views of the variables that require a gradient. Without the views, the
+    gradient would include uses of the variable outside of `fn`.
     """
     times = Counter(map(id, variables))
     faces = []

@@ -2,15 +2,16 @@
 
 One hook runs before the layer's forward pass, and one after it. In between, a torch function mode sees all calls of
 torch.nn.functional.embedding and embedding_bag with the layer's weight. If an nn.Linear shares the weight, as a tied
-output layer does, such a mode also sees its call of linear. Hooks on the results of these calls receive the results'
-gradients. So a layer with a custom forward (scaled, positional, LoRA) may change ids before the call, and rows after
-it. The layer still computes the same results and the same dense or sparse gradient as without hooks. If a layer is
-frozen, only its output requires a gradient, not its weights, so autograd computes no gradient of the table's size.
+output layer does, a mode also sees the call of torch.nn.functional.linear. Hooks on the results of these calls receive
+the results' gradients. So a layer with a custom forward (scaled, positional, LoRA) may change ids before the call, and
+rows after it. The layer still computes the same results and the same dense or sparse gradient as without hooks. If a
+layer is frozen, only its output requires a gradient, not its weights, so autograd computes no gradient of the table's
+size.
 
 Captured calls get an alias of the weights, the result of an identity operation in the graph (`Alias`). The gradient of
 the alias is the sum over all captured calls. If nothing else uses the weights, the gradient of the weights is the same
-tensor object. So `Aliases` compares both objects to detect uses that were not captured. May import: `torch`, the core,
-`islices.backends.torch.tracers`.
+tensor object. So `Aliases` compares the identities of the two gradients to detect uses that were not captured. May
+import: `torch`, the core, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ _eager = _Eager()
 class LayerHook:
     """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer.
 
-    If the model is copied or saved during a capture, the hooks of the copy do nothing.
+    If the model is copied or saved during a capture, the hooks of the copy or of the saved model do nothing.
     """
 
     def __init__(self, name: str, aliases: Aliases | None = None) -> None:

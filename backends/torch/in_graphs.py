@@ -1,8 +1,9 @@
 """Define the functions that Dynamo traces in place of functions of islices.
 
 Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
-Dynamo must trace the user's function. All other calls of islices are graph breaks and run eagerly, and so are calls
-whose result a graph cannot represent. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
+Dynamo must trace the user's function. Reads of attributes of `IndexedSlices` are traced too. All other calls of islices
+are graph breaks and run eagerly, and so are calls whose result a graph cannot represent. SPEC clause 17. May import:
+`torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
-    s = object.__new__(IndexedSlices)  # made only by calls that Dynamo can trace
+    s = object.__new__(IndexedSlices)  # Dynamo can trace this call and the calls below
     held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
     for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
@@ -162,7 +163,8 @@ def _is_ours(x: Any) -> bool:
 
 
 def values_of(s: IndexedSlices) -> Tensor:
-    """Substitute for `islices.core.slots._values_of`. If the values of the slices are not known yet, compute them."""
+    """Substitute for `islices.core.slots._values_of`. If the values of the slices are not computed yet, compute
+    them."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
@@ -210,7 +212,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     if _records(options):
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
-    # with these options, the gradient of the rows needs more than the upstream gradient
+    # with these options, the gradient of the table needs more than the upstream gradient and ids
     needs_more = options.get("combiner") not in (None, *LINEAR)
     needs_more = needs_more or any(options.get(name) is not None for name in ("mask", "weights"))
     if recorded and needs_more:
@@ -286,11 +288,12 @@ def differentiate(
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
-    """Return the object that the differentiated function gets in place of the argument `x`.
+    """Return the object that the differentiated function gets in place of `x`, a leaf of its arguments.
 
     For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a tensor that
     requires a gradient, which is appended to `variables`. The tensor is `x` itself if `x` is a leaf that requires a
-    gradient and is not in `variables` yet, else a detached tensor. Any other argument stays the same.
+    gradient and is not in `variables` yet, else a detached tensor. Any other tensor, None, a bool, an int, a float and
+    a string stay the same. An object of another type breaks the graph.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")

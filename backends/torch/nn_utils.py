@@ -58,9 +58,10 @@ def clip_grad_norm_(
     max_norm : float, or any object that float() accepts
         A number that is not negative.
     norm_type : float
-        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
+        The order of the norm: 1, 2 or inf. Without `group` and `replicated`, any number above 0 is accepted.
     error_if_nonfinite : bool
-        If True, raise RuntimeError if the norm is NaN or infinite. If False, such a norm is used like any other.
+        If True, raise RuntimeError if the norm is NaN or infinite. If False, a norm that is NaN or infinite is used
+        like any other norm.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
@@ -79,7 +80,7 @@ def clip_grad_norm_(
     -------
     0-d Tensor
         The norm before clipping, on the device of the first gradient. The norm is float64 if any gradient is float64,
-        else float32.
+        else float32. If there are no gradients, the norm is 0 on the CPU.
 
     Raises
     ------
@@ -96,9 +97,9 @@ def clip_grad_norm_(
     group and these semantics computes the same bits, and so does a single process that has all parameters. SPEC clause
     25.
 
-    A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. The gradient gets a new
-    tensor of values, because the old tensor may share memory with other tensors. Rows that the gradient does not
-    contain stay zero, even if the norm is NaN.
+    A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. If the factor is not 1, the
+    gradient gets a new tensor of values, because the old tensor may share memory with other tensors. Rows that the
+    gradient does not contain stay zero, even if the norm is NaN.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def get_total_norm(
     tensors : Tensor or iterable of Tensor
         Dense or sparse tensors (COO, one sparse dimension) on any devices. Duplicate rows are summed first.
     norm_type : float
-        The order of the norm: 1, 2 or inf. Without a group, any number above 0 is accepted.
+        The order of the norm: 1, 2 or inf. Without `group` and `replicated`, any number above 0 is accepted.
     error_if_nonfinite : bool
         If True, raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
@@ -161,7 +162,7 @@ def get_total_norm(
     -------
     0-d Tensor
         The norm, on the device of the first tensor. The norm is float64 if any tensor is float64, else float32. If
-        there are no tensors, the norm is 0.
+        there are no tensors, the norm is 0 on the CPU.
 
     Raises
     ------
@@ -302,7 +303,7 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[An
     """Return two lists: the parameters' gradients, and the same gradients as arrays or IndexedSlices. For a parameter
     without a gradient, both lists contain None.
 
-    Check that dense gradients can be changed in place. Warn if `parameters` is an exhausted generator.
+    Check that dense gradients can be changed in place. Warn if `parameters` is an empty or exhausted generator.
     """
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
@@ -378,8 +379,8 @@ def _measured(call: str, request: Callable[[], Question], group: Any, *, over: b
     """Return the norm twice, in float64 and in the dtype of the user's result, as arrays of shape (1,). If `over` is
     True, compute the norm over the gradients of all ranks.
 
-    The function `request` checks all arguments. If `request` raises an error and there is a group, the other ranks get
-    a report of the error.
+    The function `request` checks all arguments. If `request` raises an error and `group` is not None, the other ranks
+    get a report of the error.
     """
     if over:
         total = measure_over(call, request, group)[1]
@@ -410,8 +411,8 @@ def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
-    """Compute a norm with powers in float64. The order is not 1, 2 or inf. Return (the norm, the dtype of the user's
-    result)."""
+    """Compute a norm of an order other than 1, 2 and inf, with powers in float64. Return (the norm, the dtype of the
+    user's result)."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
     norm = sizes.max(initial=0.0)

@@ -31,8 +31,8 @@ from islices.optim import Optimizer
 
 
 class Nothing:
-    """A constant that represents None among the arguments of a node. Dynamo does not accept a frozen dataclass as a
-    constant."""
+    """A constant that represents None among the arguments of a node. The class is not a frozen dataclass, because
+    Dynamo does not accept a frozen dataclass as a constant."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -76,8 +76,8 @@ class NodeCall(NamedTuple):
     name: str
     spec: Any  # structure of (args, kwargs)
     constants: list[Any]  # the leaves of (args, kwargs), with `TENSOR` for each tensor
-    written: list[bool]  # a flag per tensor, True if the call writes to it
-    places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
+    written: list[bool]  # one flag per tensor, True if the call writes to it
+    places: list[tuple[int, torch.dtype]]  # places of new tensors among the result's `_parts`, and their dtypes
 
     def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
         """Return the args and kwargs of the call, with the given tensors in place of `TENSOR`."""
@@ -228,8 +228,8 @@ def _alike(leaf: Any) -> Any:
 
 
 def _scaled(leaf: Any) -> Any:
-    """Return the form of a leaf that is multiplied by a known factor. If the values of slices are not computed yet and
-    have no factor, the slices keep their stored array and also store the factor. See `islices.core.slots.times`."""
+    """Return the form of a leaf that is multiplied by a clipping factor. If the values of slices are not computed yet
+    and have no factor, the slices keep their stored array and also store the factor. See `islices.core.slots.times`."""
     slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
     if slots is None or slots.factor is not None:
         return _alike(leaf)
@@ -294,7 +294,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 # ---------------------------------------------------------------------- the nodes
-#: (gradient of a lookup's result, ids of the lookup, options of the lookup)
+#: (a lookup's result or the gradient of this result, ids of the lookup, options of the lookup)
 Read = tuple[Tensor, Tensor, Mapping[str, Any]]
 
 
@@ -325,7 +325,7 @@ class _Replayed:
 
 
 def expanded(s: IndexedSlices) -> Tensor:
-    """Return the values of slices. If the values are not known yet, compute them."""
+    """Return the values of slices. If the values are not computed yet, compute them."""
     return s.values  # type: ignore[no-any-return]
 
 

@@ -4,8 +4,9 @@ After an operation, OpenMP's threads spin for some milliseconds while they wait 
 OMP_WAIT_POLICY is PASSIVE. If kernels used separate threads, the spinning threads would occupy cores that the kernels
 need. So if the main thread calls a kernel, the kernel runs in the main thread's team, the OpenMP threads that run
 torch's operations for this thread. All other Python threads have separate teams, which may not exist yet. If such a
-thread calls a kernel, or torch uses only one thread, the kernel runs in the pool of `islices.kernels.threads`. May
-import: `torch`, `islices.kernels.threads`.
+thread calls a kernel, or if `serves` returns False for another reason, the kernel runs in the pool of
+`islices.kernels.threads`. This pool also runs the kernels in a forked child process, and if torch's OpenMP has no
+GOMP_parallel. May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def serves() -> bool:
 
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
-    """Run work() in at most `threads` threads of the main thread's team. If work() raises an error, raise it.
+    """Run work() in at most `threads` threads of the main thread's team, and return True. If work() raises an error,
+    raise it.
 
     If `serves` returns False, run nothing and return False.
     """

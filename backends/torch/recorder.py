@@ -1,4 +1,4 @@
-"""Record the steps of a torch training for `islices.parity`, with hooks of the model and the optimizer.
+"""Record the steps of a torch training for `islices.parity`, with hooks of the model, its parameters and the optimizer.
 
 May import: `torch`, the core, `islices.backends.torch.optim`.
 """
@@ -19,7 +19,7 @@ from islices.porting.trajectory import Recorder
 
 class TorchRecorder(Recorder):
     """A recorder for a training loop that stays unchanged. The recorder stores the batch, outputs, gradients before and
-    after clipping, tables and state of each recorded step.
+    after clipping, tables, state and hyperparameters of each recorded step.
 
     Parameters
     ----------
@@ -33,16 +33,18 @@ class TorchRecorder(Recorder):
 
     Raises
     ------
-    TypeError, ValueError
-        `model` or `optimizer` is invalid, or a parameter of the optimizer is not in the model.
+    TypeError, ValueError, OSError
+        `model`, `optimizer` or an option is invalid, a parameter of the optimizer is not in the model, or the folder
+        already contains steps or is not writable.
 
     Notes
     -----
-    Each `optimizer.step()` ends a step. The batch and the outputs are the arguments and results of all calls of the
-    model in the step. Calls that autograd does not record are left out. The recorder reads each gradient after the
-    backward pass, and again when the optimizer begins its step. If the two values of any gradient differ, the later
-    values are recorded as the clipped gradients. Hooks do not see the loss, so call ``recorder.add(loss=loss)`` to
-    record it. With a `GradScaler`, the recorded gradients are gradients of the scaled loss. SPEC clause 23.
+    Each `optimizer.step()` ends a step. The batch and the outputs are the tensors in the arguments and results of all
+    calls of the model in the step. Calls under torch.no_grad or torch.inference_mode are left out. The recorder reads
+    each gradient after the backward pass, and again when the optimizer begins its step. If the two values of any
+    gradient differ, the later values are recorded as the clipped gradients. Hooks do not see the loss, so call
+    ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded gradients before clipping are gradients
+    of the scaled loss. SPEC clause 23.
 
     Examples
     --------

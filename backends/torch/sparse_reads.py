@@ -1,9 +1,10 @@
 """Compute row-sparse gradients of functions of plain tensors.
 
 torch computes row-sparse gradients only for embedding and embedding_bag with sparse=True. The mode `RowReads` passes
-sparse=True to these functions if they read a marked tensor. The mode also replaces indexing and index_select of whole
-rows by a function with a sparse gradient. All other uses have dense gradients, and the sum of sparse and dense
-gradients is dense. May import: `numpy`, `torch`, the core, this folder.
+sparse=True to these functions if they read a marked tensor, unless their options exclude sparse gradients. The mode
+also replaces index_select along axis 0, and indexing with integers or a slice along this axis, by a function with a
+sparse gradient. All other uses have dense gradients, and the sum of sparse and dense gradients is dense. May import:
+`numpy`, `torch`, the core, this folder.
 """
 
 from __future__ import annotations

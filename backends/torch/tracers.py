@@ -95,6 +95,6 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Disable all transforms and modes within the context, so that operations use only the memory of tensors."""
+    """Disable all transforms and modes within the context, so that operations run directly on the memory of tensors."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

@@ -1,10 +1,10 @@
-"""Replace the classes of torch.optim with optimizers that update only the rows of a sparse gradient.
+"""Replace classes of torch.optim with optimizers that by default update only the rows of a sparse gradient.
 
 Change the import to ``from islices.backends.torch import optim``. Then ``optim.Adam(model.parameters(), lr=1e-3)``
 replaces torch.optim.Adam and torch.optim.SparseAdam. The classes use the formulas of `islices.optim`, whose results
-have the same bits in every framework. semantics="torch" selects the formulas of torch.optim. If a hyperparameter is
-None, it gets the default of the semantics. There is one class per record in `islices.optim.records`, and also
-`SparseAdam`. If torch has a class of the same name, the arguments have its names and order. SPEC clause 16.
+have the same bits in every framework on CPUs. semantics="torch" selects the formulas of torch.optim. If a
+hyperparameter is None, it gets the default of the semantics. There is one class per record in `islices.optim.records`,
+and also `SparseAdam`. If torch has a class of the same name, the arguments have its names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -582,10 +582,10 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. Dense gradients raise an error.
+    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. By default, dense gradients raise an error.
 
-    ``Adam(params, semantics="torch")`` computes the same steps, and also accepts dense gradients. For dense gradients,
-    it computes the steps of torch.optim.Adam.
+    For sparse gradients, ``Adam(params, semantics="torch")`` computes the same steps. For dense gradients, Adam
+    computes the steps of torch.optim.Adam.
 
     Parameters
     ----------

@@ -98,8 +98,8 @@ class RowOptimizer(torch.optim.Optimizer):
     max_norm : float, optional
         If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
         `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
-        But max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of
-        the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
+        max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of the
+        optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect. In torch, these flags only select an implementation.
     capturable, differentiable : bool
@@ -116,7 +116,7 @@ class RowOptimizer(torch.optim.Optimizer):
     max_norm : float or None
     total_norm : 0-d Tensor or None
         The norm of all gradients at the last step, before clipping. The value is None before the first step, or if
-        max_norm is None.
+        max_norm was None at the last step.
 
     Notes
     -----
@@ -198,8 +198,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return True if `step` must unscale gradients in place of the GradScaler. torch's GradScaler rejects float16
-        gradients.
+        """Return True if `step` must unscale gradients in place of the GradScaler. The result is True if any gradient
+        is float16, because torch's GradScaler rejects float16 gradients.
 
         During such a step, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
         """
@@ -250,8 +250,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Check each parameter of a group that has a gradient, and yield (place for error messages, parameter, step,
-        new arrays of the parameter's state).
+        """Check each parameter with a gradient in a group, and yield (place for error messages, parameter, step, new
+        arrays of the parameter's state).
 
         If `factor` is not None, each step uses the gradient times `factor`.
         """
@@ -287,7 +287,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Warn once if a group's state comes from torch's class, but the formula for its sparse gradients differs from
         the formula of torch."""
         self._of_torch.discard(number)
-        if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # other formulas agree with torch
+        if optimizer.semantics != "torch" and not optimizer._only_sums_squares:  # else the formula agrees with torch's
             warn_caller(
                 f"param_groups[{number}]: the loaded state is of torch's class, but semantics={optimizer.semantics!r} "
                 'has another formula for sparse gradients; pass semantics="torch" to continue as torch does'
@@ -314,15 +314,15 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups as a dict. This class can load the dict, and so can torch's class of the same
-        name, if torch has one.
+        """Return the state and the groups as a dict, which this class can load. torch's class of the same name can load
+        the dict if the arrays have the same meaning there.
 
         Returns
         -------
         dict
-            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies.
-            Only "step" is a copy, a 0-d float64 Tensor on the CPU, which all of torch's implementations accept. NAdam's
-            "mu_product" is computed from the step count.
+            A dict in the same form as in torch.optim. The arrays in the dict are the optimizer's arrays, not copies,
+            except for "step". The dict's "step" is a 0-d float64 Tensor on the CPU, which all of torch's
+            implementations accept. NAdam's "mu_product" is computed from the step count.
         """
         # prepended, so that this hook runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
@@ -344,7 +344,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
         Raises
         ------
-        TypeError, ValueError
+        TypeError, ValueError, IndexError
             The state is invalid, or belongs to another optimizer or to parameters with different shapes. The call does
             not change the optimizer.
         """
@@ -374,7 +374,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _scaled(grad: Tensor, factor: float | None) -> Tensor:
-    """Multiply a gradient by a factor. To avoid underflow, a float16 gradient is first converted to float32."""
+    """Multiply a gradient by a factor, unless the factor is None. To avoid underflow, a float16 gradient is first
+    converted to float32."""
     if factor is None:
         return grad
     return (grad.float() if grad.dtype == torch.float16 else grad) * factor

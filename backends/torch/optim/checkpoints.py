@@ -1,8 +1,8 @@
 """Convert the states of parameters between the form for steps and the form for checkpoints, and check state_dicts.
 
-In checkpoints, arrays have the same names as in torch.optim, so programs that read torch's states can also read these
-checkpoints. If the arrays also have the same meaning, torch's class and the class of this package can load each other's
-states.
+If torch.optim has the optimizer, the arrays in checkpoints have the same names as in torch.optim. So programs that read
+torch's states can also read these checkpoints. If the arrays also have the same meaning, torch's class and the class of
+this package can load each other's states.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
 
-#: The options in torch's groups that groups of this package do not have.
+#: The options in torch's groups that groups of this package do not have, except decoupled_weight_decay of NAdam.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
@@ -98,9 +98,9 @@ def checked(
 ) -> dict[str, Any]:
     """Check a state_dict, complete its groups, and return it without the parameters' states.
 
-    Store copies of the parameters' states in `held`. To `of_torch`, add the numbers of the groups that torch's class
-    saved. If the numbers of parameters in the groups do not match, return the state_dict unchanged, because torch then
-    raises an error.
+    Store copies of the parameters' states in `held`. To `of_torch`, add the numbers of the groups whose states torch's
+    class saved. If the numbers of parameters in the groups do not match, return the state_dict unchanged, because torch
+    then raises an error.
 
     Raise TypeError, ValueError or IndexError for an invalid state_dict.
     """
@@ -160,7 +160,7 @@ def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> No
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
-    """Raise ValueError if a state of torch's class contains arrays that have a different meaning in the semantics."""
+    """Raise ValueError if a state of torch's class contains an array that has a different meaning in the semantics."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)

@@ -1,7 +1,8 @@
 """Make optimizers of islices.optim from the values of a parameter group of torch.optim.
 
-A group contains hyperparameters under torch's names, such as betas, alpha and initial_accumulator_value. islices.optim
-uses different names, such as beta1, beta2, rho and initial_accumulator. The record of each optimizer lists both.
+A group contains hyperparameters under torch's names, such as betas, alpha and initial_accumulator_value. For these,
+islices.optim uses the names beta1, beta2, rho and initial_accumulator. The record of each optimizer lists the names in
+torch and in islices.optim.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
-    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. The message contains the
-    name of that class, followed by `hint`."""
+    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. If there is such a class,
+    the message contains its name and then `hint`."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:

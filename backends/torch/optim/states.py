@@ -1,5 +1,4 @@
-"""Read and write the states of torch's optimizers as named arrays, so that a training can continue in another
-framework.
+"""Read and write the states of torch optimizers as named arrays, so that a training can continue in another framework.
 
 A state has the form {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may belong to any framework, and have the
 names that the records of `islices.optim` define. The modules for Keras and optax use the same form. May import:
@@ -27,15 +26,15 @@ from islices.core.registry import describe
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record, carried, check_names
 
-#: name of torch's class -> the record of the same formula
+#: name of a class of torch.optim or of this package -> the record of its formula
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
 #: the types that count as arrays in states
 ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer whose class is in this package or in torch.optim, or is a subclass of such a
-    class. Return None for any other optimizer."""
+    """Return the record of an optimizer whose class, or a base class of it, is in this package or is a class of
+    torch.optim in `CLASSES`. Return None for any other optimizer."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -59,8 +58,8 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer is of any other class, the
-        arrays keep the names that this class uses.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. If the optimizer's class has no counterpart in
+        `islices.optim`, the arrays keep the names that the class uses.
     model : torch.nn.Module, or dict of str to Tensor
         The model that names the parameters.
 
@@ -69,7 +68,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     dict of str to dict of str to Tensor
         For each parameter, its arrays under the names of `islices.optim`, such as "m", "v", "accumulator", and "step"
         of shape (1,). Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
-        copies. Only torch.optim's "step" and sparse arrays are copied.
+        copies, except for torch.optim's "step" and sparse arrays.
 
     Raises
     ------
@@ -186,8 +185,8 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch" for torch.optim. `semantics` is required for
         momentum and for the amsgrad maximum of Adam, because frameworks store these arrays differently. Some formulas
-        include the learning rate in the momentum. If only one of the two formulas does so, the group's current learning
-        rate is used to convert the momentum.
+        include the learning rate in the momentum. If the optimizer's formula and that of `semantics` differ in this,
+        the group's current learning rate is used to convert the momentum.
 
     Raises
     ------
