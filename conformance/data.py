@@ -1,8 +1,8 @@
 """Define the values of a conformance case, independent of any framework, and convert them from and to JSON.
 
-`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. JSON stores a float in its
-shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN and infinities
-are objects, such as ``{"float": "nan"}``.
+`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. The vector files store a
+float in its shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN
+and infinities are objects, such as ``{"float": "nan"}``. The packed cases of a wheel store float arrays as bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make weights and gradients for which the error of a wrong formula is larger than rounding.
+"""Make weights and gradients for which the error of a wrong formula is larger than the errors of rounding.
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,

@@ -1,6 +1,6 @@
 """Write a report as Markdown, for a README or a comment on a pull request.
 
-Texts of cases are written as code, so that no renderer finds markup, links or mentions there.
+Texts that Markdown could change are written as code, so that no renderer finds markup, links or mentions there.
 """
 
 from __future__ import annotations

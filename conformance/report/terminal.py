@@ -82,7 +82,8 @@ def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
 
     Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
-    listed; a further line gives the number of remaining cases.
+    listed; a further line gives the number of remaining cases. If the whole run is a harness error, the last line gives
+    the reason.
     """
     from rich.markup import escape
 

@@ -133,7 +133,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def peak(x: Tensor) -> Tensor:
-    """Return the largest element of each row of a matrix, or 0 if all elements are negative."""
+    """Return the largest element of each row of a matrix, or 0 if no element of the row is positive."""
     return Tensor(np.max(x._memory, axis=1, initial=0))
 
 
