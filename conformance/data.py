@@ -280,9 +280,9 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists these cases. In modes host and framework, the quick profile also runs the cases of bad input,
-    because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they import a
-    second framework or trace a model.
+    quick.json lists most of these cases. In modes host and framework, the quick profile also runs the cases of bad
+    input, because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they
+    import a second framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -33,7 +33,8 @@ MOST = 10
 
 
 class AdapterJob(NamedTuple):
-    """The description of one adapter run: the command, the time limit for a call, and the file for the report."""
+    """The description of one adapter run: the command as text and as words, the time limit for a call, and the file for
+    the report."""
 
     text: str
     command: tuple[str, ...]

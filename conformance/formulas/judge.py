@@ -49,7 +49,7 @@ def judge(step: Step, formula: str) -> Judgement:
     step : callable
         ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
         function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
-        an `islices.IndexedSlices` of NumPy arrays with duplicates. For clips of several tensors, ``grad`` is a list of
+        an `islices.IndexedSlices` of NumPy arrays; rows may repeat. For clips of several tensors, ``grad`` is a list of
         arrays. For lookups, ``grad`` is an object with the arrays ``ids``, ``offsets``, ``weights`` (or None) and
         ``upstream``. ``state`` is a dict, the same object in all steps of a trajectory unless the function returns
         another. At the start, ``state`` contains all state arrays of the formula (``islices judge --list`` lists them).
