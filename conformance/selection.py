@@ -54,7 +54,7 @@ class Selection(NamedTuple):
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
     clauses, groups : tuple of str
-        The clauses of the specification and the groups of cases to run. An empty tuple selects all.
+        The clauses of the specification and the groups of cases to run. An empty tuple selects all clauses or groups.
     """
 
     profile: Profile = "quick"

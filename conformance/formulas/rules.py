@@ -1,4 +1,4 @@
-"""Define the rules, which compute the result and the state of a step. Each rule serves all frameworks.
+"""Define the rules, which compute the result and the state of a step. A rule serves all frameworks with its optimizer.
 
 The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
 clip the gradient, and the state after the step. Where the formulas of frameworks differ, an option selects the formula

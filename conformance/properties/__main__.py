@@ -1,7 +1,7 @@
 """Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
-``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls with hostile
-arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
+By default, ``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls
+with hostile arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """Return the label of the array if the bytes have changed or cannot be read, else ""."""
+        """Return the label of the array if the bytes have changed, or the label and an error's name if the bytes cannot
+        be read. Return "" for unchanged bytes."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
         except Exception as error:  # frameworks raise various errors for an array that was deleted
