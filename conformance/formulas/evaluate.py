@@ -42,7 +42,7 @@ class Expected:
 @dataclass(frozen=True)
 class Trajectory:
     """A sequence of steps of one formula. The trajectory has the options of the formula and the name of the inputs. The
-    inputs are the initial weights and the gradients."""
+    inputs are the initial weights, and the gradients or lookups of the steps."""
 
     formula: Formula
     name: str

@@ -154,7 +154,7 @@ class Draw:
         )
 
     def spoil(self, good: Any) -> Any:
-        """Return a bad replacement of a good argument."""
+        """Return a bad argument that replaces a good argument."""
         if self.rarely(40):
             return self.junk()
         if isinstance(good, islices.Table):

@@ -1,4 +1,4 @@
-"""Draw the arguments of laws with Hypothesis, as plain data with the same variety as the suite's cases.
+"""Draw the arguments of laws with Hypothesis, as plain data.
 
 Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated rows may cancel, and there may be no
 slices at all. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type.

@@ -30,7 +30,8 @@ LEGEND = (
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the Markdown text: the matrix as a table, remarks, and the first problems of each run."""
+    """Return the Markdown text: the counts, the matrix as a table with a legend, remarks, the first problems of each
+    run, and the origin."""
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]

@@ -42,7 +42,7 @@ def report_console(file: IO[str] | None = None) -> Any:
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """Print a whole report: the matrix, remarks, the cases that fail, and the counts of outcomes."""
+    """Print a whole report: the output of `print_cases`, then a line with the counts of outcomes and the origin."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 

@@ -2,8 +2,8 @@
 and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
-properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half
-precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
+properties that an adapter has to handle. Tensors have the operators +, - and *, but no comparisons, and there is no
+bfloat16. In half precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
 """
 
 from __future__ import annotations
