@@ -63,8 +63,8 @@ def moved(n: Numbers, w, step) -> Any:
 def sgd(n: Numbers, g, w, s) -> Stepped:
     """Apply SGD.
 
-    The option `buffer` selects the formula of momentum. With "gradients", b = mu b + (1 - dampening) g and w = w -
-    lr b. With "steps", b = mu b - lr g and w = w + b.
+    The option `buffer` selects the formula of momentum.
+    With "gradients", b = mu b + (1 - dampening) g and w = w - lr b. With "steps", b = mu b - lr g and w = w + b.
     """
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
