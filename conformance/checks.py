@@ -110,7 +110,8 @@ def round_trip(backend: Backend, *, dtype: str, index_type: str, row_shape: tupl
     assert read(islices.coalesce(got).indices).data == expected.indices.data, "coalesced indices"
 
 
-#: The types of the round trips in the quick profile: every type once. Layouts of at most one row use only float32.
+#: The types of the round trips in the quick profile, in which every float type occurs once. In this profile, layouts of
+#: at most one row use only float32.
 TRIPS = {("float16", "int64"), ("bfloat16", "int32"), ("float32", "int64"), ("float64", "int32")}
 
 for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, ROW_SHAPES):
@@ -238,8 +239,8 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Check one operation (`stage`) on the gradient that the framework's embedding layer computes for a real text. For
-    NumPy, islices computes the gradient."""
+    """Check one property (`stage`) of the gradient that the framework's embedding layer computes for a real text, such
+    as the result of coalesce. For NumPy, islices computes the gradient."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):

@@ -1,4 +1,4 @@
-"""Check that compiled kernels give the same bits as NumPy, on 1, 2 and 4 threads. The gradients are too large for
+"""Check that compiled kernels give the same numbers as NumPy, on 1, 2 and 4 threads. The gradients are too large for
 golden vectors."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
     if dtype not in B.float_dtypes:
         raise UnsupportedError(f"{B.name} has no {dtype}")
     rng = np.random.default_rng(0)
-    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int64)  # each row occurs up to a hundred times
+    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int64)  # row 0 occurs about a hundred times
     values, start = (rng.standard_normal((k, WIDTH), np.float32) for k in (COUNT, ROWS))
     half = dtype == "bfloat16"
     values = B.asarray(bfloat16_bits(values) if half else values)

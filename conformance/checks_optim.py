@@ -64,8 +64,8 @@ for _label in OPTIMIZERS:
 
 # ---------------------------------------------------------------------- large tables
 def other_rows(backend: Backend, *, label: str) -> None:
-    """Check that a step changes all rows of its gradient and no other row, in the table and in the state. The gradient
-    has 65,536 ids; the table has the shape 1M x 4."""
+    """Check that a step changes exactly the rows of its gradient, in the table and in each array of the state except
+    "step". The gradient has 65,536 ids; the table has the shape 1M x 4."""
     count, width = 1_000_000, 4
     rng = np.random.default_rng(0)
     ids = rng.integers(0, count, 65_536).astype(np.int32)
@@ -94,8 +94,8 @@ for _label in OPTIMIZERS:
 
 @check("optimizers/memory-1e7-rows", "16")
 def step_memory(backend: Backend) -> None:
-    """Check that an adam step on a table of 1e7 x 4 allocates no table-sized array. The table occupies 160 MB, and so
-    does each moment."""
+    """Check that an adam step with donate=True on a table of 1e7 x 4 allocates no table-sized array. The table occupies
+    160 MB, and so does each moment."""
     table = own_calls_of(backend).trainable(np.zeros((10_000_000, 4), np.float32))
     optimizer = islices.optim.adam(0.01)
     state = optimizer.init(table)

@@ -1,4 +1,4 @@
-"""Check a backend's sparse type. The checks call only functions of islices, so they also run on plug-ins."""
+"""Check a backend's sparse type. The checks need no `own_calls`, so they also run on plug-ins without this module."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.core.registry import BUILTIN
 
-#: The default variants; "all" is every variant.
+#: profile -> the variants that run in this environment without --variant. In other environments, only "standard" runs.
 USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
 
 

@@ -113,8 +113,8 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """Return a result as one array. For clip_by_value, which coalesces, the array is the dense result. For all other
-    operations, the array contains the stored values."""
+    """Return a result as one array. A dense result is returned as it is. For slices of clip_by_value, which coalesces,
+    return the dense array; for slices of any other operation, return the stored values."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values

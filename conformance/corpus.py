@@ -1,7 +1,7 @@
 """Turn a real text into ids for embeddings. The text is the documentation topics of CPython (pydoc_data.topics).
 
-The id of a word or punctuation mark is its rank by frequency, starting at 1; id 0 is padding. Each paragraph with at
-least five words and marks becomes one row of ids, cut or padded to a fixed length. Plain Python computes everything, so
+The id of a word, digit or punctuation mark is its rank by frequency, starting at 1; id 0 is padding. Paragraphs with at
+least five of these tokens become rows of ids, cut or padded to a fixed length. Plain Python computes everything, so
 every framework and the oracle get the same numbers.
 """
 

@@ -1,8 +1,8 @@
 """Define the values of a conformance case, independent of any framework, and convert them from and to JSON.
 
-`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. JSON stores a float in its
-shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN and infinities
-are objects, such as ``{"float": "nan"}``.
+`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. The vector files store a
+float in its shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN
+and infinities are objects, such as ``{"float": "nan"}``. The packed cases of a wheel store float arrays as bits.
 """
 
 from __future__ import annotations
@@ -280,9 +280,9 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists these cases. In modes host and framework, the quick profile also runs the cases of bad input,
-    because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they import a
-    second framework or trace a model.
+    quick.json lists most of these cases. In modes host and framework, the quick profile also runs the cases of bad
+    input, because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they
+    import a second framework or trace a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -1,4 +1,4 @@
-"""Add the bad input of lookups, bags, tables and samples to the table in `islices.conformance.errors`."""
+"""Add the bad input of lookups, bags, tables, samples and row updates to the table in `islices.conformance.errors`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
-If the setup raises an error, the case is a harness error (`HarnessError`). A case fails if the call raises an
-unexpected error, changes an argument (`ChangedInputError`), or returns an unexpected result.
+If the setup raises an unexpected error, the case is a harness error (`HarnessError`). A case fails if the call raises
+an unexpected error, changes an argument (`ChangedInputError`), or returns an unexpected result. Only eager calls are
+checked for changed arguments.
 """
 
 from __future__ import annotations
@@ -125,8 +126,11 @@ def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
 
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """Run a case and return the result as plain data. Raise HarnessError if the setup fails, UnsupportedError if a
-    feature is missing, and ChangedInputError if the call changes an argument. If the call itself raises an error, pass
-    it on."""
+    feature is missing, and ChangedInputError if an eager call changes an argument.
+
+    If the call itself raises an error, pass it on. In the errors group, also pass on an error of the setup for the
+    operation IndexedSlices.
+    """
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []

@@ -1,8 +1,8 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
 Most inputs are small numbers from a seeded random generator. Operations on these numbers round, but never have
-subnormal results. The oracles compute the expected results (`islices.conformance.oracles`). Every run writes the same
-bytes.
+subnormal results. The oracles compute the expected results (`islices.conformance.oracles`). For calls with bad input,
+`islices.conformance.errors` states the expected errors. Every run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/add/0-d", "add", zero_d, zero_d)
     yield case("algebra/scale/0-d-bfloat16", "scale", dense((), "0-d", "bfloat16"), 3)
     yield case("algebra/add/none-adds-nothing", "add", [s, None, d], [None, d, d])
-    # readers of decimal text often return the neighbour of the float64 that 17 digits identify
+    # some readers of decimal text return a neighbour of the float64 that 17 digits identify
     yield case("algebra/scale/float64-17-digits", "scale", dense((4, 2), "digits", "float64"), 0.16969931385370499)
     for k, dtype in enumerate(FLOATS):
         x = duplicates("divide", dtype, INDEX_TYPES[k % 2])
-        # for 3 and 49, multiplying by the rounded reciprocal gives another result; -0.1 is first rounded to the values'
-        # type
+        # for 3 and 49, multiplying by the rounded reciprocal gives another result; -0.1 is first rounded to the wide
+        # type of the values
         for c in (3.0, 49.0, -0.1):
             yield case(f"algebra/divide/{dtype}/{c}", "divide", x, c)
         divisor = Array("float64" if dtype == "float64" else "float32", (), [3.0])
@@ -289,8 +289,8 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return slices with the same rows, but with floats near 1, or integers -1 and 2. Products of many such values stay
-    in range."""
+    """Return slices with the same indices as `s`, but with floats near 1, or integers -1 and 2. Products of many such
+    values stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

@@ -1,4 +1,4 @@
-"""Make the golden cases of lookups, bags and gradients per sample for `islices.conformance.generate`."""
+"""Make the golden cases of lookups, bags, gradients per sample and renorm_rows for `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Options = dict[str, Any]
 #: form -> (ids or the pair (values, lengths), the options of the call)
 Forms = dict[str, tuple[Any, Options]]
 ROWS = 7
-#: name -> (ids, shape): sorted or unsorted, with or without duplicates, no id, one or many, of 0 to 3 dimensions
+#: name -> (ids, shape). Some ids are sorted, and some have duplicates. There are cases without ids, and the arrays of
+#: ids have 0 to 3 dimensions.
 IDS: dict[str, tuple[list[int], Shape]] = {
     "empty": ([], (0,)),
     "no-columns": ([], (2, 0)),
@@ -36,7 +37,7 @@ def ids_of(name: str, dtype: str = "int32") -> Array:
 
 PAIR = ids_of("pair", "int64")
 REAL = Array("bool", (2, 5), [i != 0 for i in PAIR.data])
-#: name -> the options of a gradient at the ids PAIR
+#: name -> the options of a gradient for a lookup of the ids PAIR
 PAIR_OPTIONS: dict[str, Options] = {
     "padding_idx": {"padding_idx": 0}, "negative": {"padding_idx": -7}, "mask": {"mask": REAL},
     "frequency": {"scale_by_freq": True}, "padding-frequency": {"padding_idx": 0, "scale_by_freq": True},

@@ -16,7 +16,7 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.makers import FLOATS, INDEX_TYPES, case
 
 ROWS, WIDTH = 7, 4
-#: The rows of the dense array, one of them zeros. The squares sum to 16, so the norm is 4.
+#: The stored rows of the dense array; row 2 contains only zeros. The squares sum to 16, so the norm is 4.
 TABLE = {3: (2, -2, 2, 0), 0: (1, 1, -1, 0), 5: (0, 0, 0, -1), 2: (0, 0, 0, 0)}
 #: Rows with the norms 8, 4, 2 and 1.
 ROW_TABLE = {6: (8, 0, 0, 0), 1: (2, 2, -2, 2), 4: (-1, 1, 1, 1), 2: (0, 0, 1, 0)}

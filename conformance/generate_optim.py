@@ -116,7 +116,7 @@ def special_steps() -> Iterator[Case]:
                 yield make(id, "adam", {"lr": 0.01}, half, grads, eager=True, steps=30, master=master)
     usual = [duplicates("late", "float32", "int32")]
     yield make("none-is-no-step", name, hyper, table, [None], eager=True)
-    # sums by halves over rows of odd and even lengths, and of length 1
+    # test the sums by halves with rows of odd and even lengths, and of length 1
     for width in (1, 2, 5, 7, 8):
         wider = dense((ROWS, width), "weights")
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
@@ -130,13 +130,13 @@ def special_steps() -> Iterator[Case]:
     small = state_of(both, given, table, 3, "variance")
     small["mean_square"] = Array("float32", (ROWS, 3), [0.25] * (3 * ROWS))
     yield make("rmsprop/no-variance", both, given, table, usual, state=small)
-    # t with more binary digits, in a type that shows the order of the product of powers
+    # use a t with more binary digits, and float64, which shows the order of the product of powers
     wide_table = dense((ROWS, 3), "weights", "float64")
     for own, steps in (("adam", 10), ("adam-decay", 14)):
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
         grad = duplicates("digits", "float64", "int32")
         yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
-    # step counts before and after a term of the optimizer stops changing
+    # use step counts before and after a term of the optimizer stops changing
     for own, late in LATE.items():
         for steps in late:
             state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")

@@ -17,7 +17,8 @@ import islices
 from islices.cli import UsageError
 from islices.conformance.progress import bar
 
-#: A program that prints the packages of an interpreter as its last line. Frameworks may print other lines first.
+#: A program that describes its interpreter in its last line, as JSON: missing packages, backends, and the folder of the
+#: environment. Frameworks may print other lines first.
 QUESTION = """
 import importlib.util, json, sys
 missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
@@ -45,7 +46,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process runs elsewhere
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process has another folder
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 
@@ -58,7 +59,7 @@ def look_at(path: str, folder: Path) -> Interpreter:
     `folder` that contains links to islices and its pytest plug-in."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
-    # absolute, for another working folder; links stay, because Python finds its environment through them
+    # the process has another working folder; links are not resolved, because Python finds its environment through them
     path = os.path.abspath(path)
     alone = folder / "alone"  # the folder of an installed islices also contains other packages of this environment
     alone.mkdir(exist_ok=True)

@@ -24,10 +24,10 @@ from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.workers import last_lines, whole_lines
 
-#: The order in which processes start: the slowest first, so that all end together. NumPy is second because it compiles
-#: the kernels for all.
+#: The order in which processes start: the slowest first, so that all end at about the same time. NumPy is second,
+#: because its process compiles the kernels for all backends. Other backends start last.
 ORDER = ("jax", "numpy", "torch", "tensorflow", "mxnet")
-#: If no case starts or ends for this many seconds, the process counts as hung.
+#: If the report gets no new line for this many seconds, the process counts as hung.
 PATIENCE = 300
 
 #: The modules whose tests are cases of the suite.

@@ -1,4 +1,4 @@
-"""Make golden cases and their inputs, which are small numbers from a seeded generator."""
+"""Make golden cases and their inputs, most of which are small numbers from a seeded generator."""
 
 from __future__ import annotations
 

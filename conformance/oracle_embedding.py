@@ -1,4 +1,4 @@
-"""Compute the expected results of lookups, bags and per-sample gradients in exact rational arithmetic.
+"""Compute the expected results of lookups, bags, renorm_rows and per-sample gradients in exact rational arithmetic.
 
 The module follows clauses 12, 14 and 19, and uses the rounding of `islices.conformance.oracle`.
 """
@@ -46,7 +46,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the shape of a lookup's result without the dimension of a row. The shape has one position per bag."""
+    """Return the shape of a bag lookup's result without the dimensions of a row. The shape has one position per bag."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -69,7 +69,7 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
 
 
 # ---------------------------------------------------------------------- bags
-#: The positions in ids of the members of one bag, without padding and masked ids.
+#: The positions in ids of the members of one bag, without padding, masked ids and absent ids.
 Bag = list[int]
 
 
@@ -151,8 +151,8 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """Return (gradients of the looked-up rows, one row per id; gradient of each weight). The second part is None
-    without weights."""
+    """Return (the gradients of the looked-up rows with one row per id, the gradient of each weight). Without weights,
+    the second item is None."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data

@@ -1,7 +1,7 @@
 """Compute the expected results of optimizers (clause 16), element by element, in exact rational arithmetic.
 
-Each operation of `Rounded` rounds its exact result once, as `islices.conformance.oracle` does. The module also defines
-the hyperparameters of the suite's cases.
+Each operation of `Rounded` except `raised` rounds its exact result once, as `islices.conformance.oracle` does. The
+module also defines the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 class Rounded:
-    """A number x of the floating dtype `kind`. Each operation on such numbers rounds once."""
+    """A number x of the floating dtype `kind`. Each operation on such numbers except `raised` rounds once."""
 
     __slots__ = ("kind", "x")
 
@@ -50,7 +50,8 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """Return this number to the power `exponent`, which is at least 0 and has the same dtype."""
+        """Return this number to the power `exponent`, which is at least 0 and has the same dtype. Each root and product
+        of the computation is rounded."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
         for digit in reversed(digits.rstrip("0")):  # digits after the last 1 change nothing, because the root of 1 is 1
@@ -214,7 +215,8 @@ RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
     "ftrl": ftrl, "lion": lion, "adamax": adamax, "nadam": nadam,
 }  # fmt: skip
-#: The optimizers whose weight decay multiplies the weights before the rule.
+#: The optimizers whose weight decay always multiplies the weights before the rule. For nadam, decoupled_weight_decay
+#: selects this form.
 DECOUPLED = ("adamw", "lion")
 
 

@@ -1,5 +1,5 @@
 """Compute the expected results of clips along axes, by the root mean square, and by the norms of parameters (clause
-10). A unit is a part of the dense array. Each unit is clipped by its norm."""
+10). A unit is a part of the dense array. Each unit is clipped by its norm, or by its root mean square."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Map each operation of the cases to its clause, and to the oracle that computes its expected result."""
+"""Map each operation of the cases to its clause and, if there is one, to the oracle that computes its expected
+result."""
 
 from __future__ import annotations
 

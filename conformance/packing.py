@@ -1,4 +1,5 @@
-"""Pack the golden vectors for a wheel into one compressed text. The text contains the elements of float arrays as bits.
+"""Pack the golden vectors for a wheel into one compressed text. The text contains the elements of float arrays as bits,
+unless the vectors store some elements as integers.
 
 setup.py runs this file before the package is installed. May import: the standard library.
 """

@@ -48,13 +48,13 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the golden cases of `quick_ids`, and the checks and cases of all_reduce that do not belong only to
-        the full profile. "full" runs all cases.
+        "quick" runs the golden cases of `quick_ids`. It also runs the checks and the cases of all_reduce whose field
+        `full` is False. "full" runs all cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
     clauses, groups : tuple of str
-        The clauses of the specification and the groups of cases to run. An empty tuple selects all.
+        The clauses of the specification and the groups of cases to run. An empty tuple selects all clauses or groups.
     """
 
     profile: Profile = "quick"

@@ -1,4 +1,4 @@
-"""Run the checks of `islices.conformance.checks` on one backend, each in its modes."""
+"""Run the checks in `islices.conformance.checks.CHECKS` on one backend, each in its modes."""
 
 from __future__ import annotations
 

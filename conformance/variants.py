@@ -48,7 +48,7 @@ class Variant(NamedTuple):
         The only group of cases that the variant runs; no other variant runs this group. An empty text means all groups
         without such a variant.
     absent : callable of Backend -> str
-        A function that returns the reason why the variant cannot run on this machine, or "" if it can.
+        A function that returns why the variant cannot run on this machine, or "" if it can.
     """
 
     name: str

@@ -27,7 +27,7 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: The number of roundings of an element besides those of its sum or norm: reciprocal, product, mean, cast.
+#: A limit on the number of roundings of an element besides those of its sum or norm, such as the rounding of a product.
 BESIDE = 8
 
 

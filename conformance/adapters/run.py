@@ -1,6 +1,6 @@
 """Run the golden cases on an adapter, one after the other, and write a report. The adapter gets a column in the matrix.
 
-Some outcomes do not depend on a valid answer. If the adapter crashes, hangs or gives an invalid answer in a call, the
+`grade` decides the outcome of a valid answer. If the adapter crashes, hangs or gives an invalid answer in a call, the
 case counts as a harness error. After a crash or a hang, the suite starts the adapter again. If such calls are too many,
 or the adapter cannot start, the whole run counts as a harness error. If the adapter does not have the operation, the
 case counts as unsupported.
@@ -33,7 +33,8 @@ MOST = 10
 
 
 class AdapterJob(NamedTuple):
-    """The description of one adapter run: the command, the time limit for a call, and the file for the report."""
+    """The description of one adapter run: the command as text and as words, the time limit for a call, and the file for
+    the report."""
 
     text: str
     command: tuple[str, ...]

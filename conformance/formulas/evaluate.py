@@ -27,7 +27,7 @@ _sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
 #: In grade 1, an implementation computes scalars in float64; in grade 2, in float32.
 GRADES = (1, 2)
 _value = np.frompyfunc(lambda x: float(x.value), 1, 1)
-#: the error; unless it is 0, plus the rounding of the value to float64, because the files contain float64 values
+#: 0 for an error of 0; otherwise the error plus the rounding of the value to float64. The files contain float64 values.
 _bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
 
 
@@ -42,7 +42,7 @@ class Expected:
 @dataclass(frozen=True)
 class Trajectory:
     """A sequence of steps of one formula. The trajectory has the options of the formula and the name of the inputs. The
-    inputs are the initial weights and the gradients."""
+    inputs are the initial weights, and the gradients or lookups of the steps."""
 
     formula: Formula
     name: str
@@ -57,7 +57,8 @@ class Trajectory:
 
     @cached_property
     def expected(self) -> dict[int, dict[str, Expected]]:
-        """Return the expected arrays at the checkpoints: {step: {"weights" or the name of a state: Expected}}."""
+        """Return the expected arrays at the checkpoints, as {step: {name of the result or of a state: Expected}}. The
+        name of the result is `Formula.gives`, for example "weights"."""
         graded = [bounded_steps(self, grade) for grade in GRADES]
         found: dict[int, dict[str, Expected]] = {}
         for t in inputs(self.inputs).checkpoints:

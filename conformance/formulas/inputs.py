@@ -1,11 +1,11 @@
-"""Make weights and gradients for which the error of a wrong formula is larger than rounding.
+"""Make weights and gradients for which the error of a wrong formula is larger than the errors of rounding.
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
 whose squares overflow. The signs of elements change, and some elements stay zero. One gradient has only zeros; in
 row-sparse inputs, another has no rows. The lookups include empty bags, bags with repeated ids, and values up to
-3e37. Numbers are computed from `random.Random` with a product and a sum. Python guarantees the sequence of
-`random.Random`, so the numbers are the same everywhere.
+3e37. All numbers are sums and products of constants and of numbers from `random.Random`. Python guarantees the
+sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """

@@ -49,7 +49,7 @@ def judge(step: Step, formula: str) -> Judgement:
     step : callable
         ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
         function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
-        an `islices.IndexedSlices` of NumPy arrays with duplicates. For clips of several tensors, ``grad`` is a list of
+        an `islices.IndexedSlices` of NumPy arrays; rows may repeat. For clips of several tensors, ``grad`` is a list of
         arrays. For lookups, ``grad`` is an object with the arrays ``ids``, ``offsets``, ``weights`` (or None) and
         ``upstream``. ``state`` is a dict, the same object in all steps of a trajectory unless the function returns
         another. At the start, ``state`` contains all state arrays of the formula (``islices judge --list`` lists them).
@@ -58,7 +58,8 @@ def judge(step: Step, formula: str) -> Judgement:
         this step, for example lr. Options that the function does not accept are omitted, and trajectories that need
         them count as unsupported. Trajectories in which the function raises NotImplementedError also count as
         unsupported. The function returns the new weights, or (weights, state), or None if it has changed the weights in
-        place. A clip returns the gradient instead of the weights, and a lookup returns the output or a gradient.
+        place. A clip returns the gradient instead of the weights. A lookup returns the output, the gradient of the
+        table, or the gradient of the weights of ids.
     formula : str
         A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
@@ -71,14 +72,17 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        The function has too few parameters, or requires an option that the formula does not have.
+        The step is not callable, has too few parameters, or requires an option that the formula does not have; or
+        `formula` is not a string.
     ValueError
-        The formula does not exist, or an array that the step returns has a wrong shape or a 16-bit dtype.
+        The formula does not exist, or the step returns an invalid tuple or an array with a wrong shape or dtype. The
+        dtypes float32 and float64 are accepted.
 
     Notes
     -----
-    A score is the error divided by the bound of clause 28. The score is at most 1 for every faithful float32
-    evaluation, in any order of sums, with or without FMA. If the function raises an exception other than
+    A score is the error divided by the bound of clause 28 for a grade. The score of grade 2 is at most 1 for every
+    faithful float32 evaluation, in any order of sums, with or without FMA. The score of grade 1 is at most 1 if the
+    evaluation also computes scalars in float64. If the function raises an exception other than
     NotImplementedError, `judge` passes it on with a note that names the trajectory.
 
     Examples
@@ -122,7 +126,8 @@ UNMOVED = "the weights are those that came: a step returns them, or changes them
 
 
 def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
-    """Return True if no step has changed the weights in any trajectory."""
+    """Return True if the weights at every checkpoint are the initial weights. Return False if the formula's result is
+    not the weights."""
     return formula.gives == "weights" and all(
         np.array_equal(arrays["weights"], inputs(trajectory.inputs).weights)
         for trajectory, got in gots
@@ -132,7 +137,7 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """Run a step function over a trajectory. Return {checkpoint: {"weights" or the name of a state: array}}.
+    """Run a step function over a trajectory. Return {checkpoint: {name of the result or of a state: array}}.
 
     `takes` are the accepted options, or None for all. State arrays that the function neither returned nor changed are
     left out.

@@ -47,8 +47,8 @@ class Judgement:
     def worst(self) -> Score | None:
         """Return the score that is largest for grade 1, or None if there are no scores.
 
-        If some scores are outside of both grades, only these count. If some of these are scores of the step's result,
-        such as the weights, only scores of the result count.
+        If some scores are outside of both grades, only these scores count. If some of these scores belong to the step's
+        result, such as the weights, only the scores of the result count.
         """
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
@@ -71,7 +71,7 @@ class Judgement:
 
 
 def number(x: float) -> str:
-    """Return a score as a short text. A score is infinite if a value differs although its bound is zero."""
+    """Return a score as a short text. A score is infinite for a NaN, or if a value differs although its bound is 0."""
     return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
 
 

@@ -20,8 +20,8 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the combined rows of each bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. A
-    bag without `members` has a row of zeros."""
+    """Return one combined row per bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. A bag
+    without `members` has a row of zeros."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}

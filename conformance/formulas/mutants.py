@@ -194,6 +194,6 @@ def mutants(formula: Formula) -> Iterator[tuple[str, Formula]]:
 
 
 def pairs(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """Yield (title, wrong formula) for each pair of mistakes."""
+    """Yield (title, wrong formula) for each pair of mistakes that can be made in a formula."""
     for one, other in combinations([mutant for mutant in MUTANTS if mutant.fits(formula)], 2):
         yield f"{one.title}; {other.title}", one.made_in(other.made_in(formula))

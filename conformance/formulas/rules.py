@@ -1,4 +1,4 @@
-"""Define the rules, which compute the result and the state of a step. Each rule serves all frameworks.
+"""Define the rules, which compute the result and the state of a step. A rule serves all frameworks with its optimizer.
 
 The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
 clip the gradient, and the state after the step. Where the formulas of frameworks differ, an option selects the formula
@@ -63,8 +63,8 @@ def moved(n: Numbers, w, step) -> Any:
 def sgd(n: Numbers, g, w, s) -> Stepped:
     """Apply SGD.
 
-    With `buffer` "gradients", b = mu b + (1 - dampening) g and w = w - lr b. With `buffer` "steps", b = mu b - lr g and
-    w = w + b.
+    The option `buffer` selects the formula of momentum.
+    With "gradients", b = mu b + (1 - dampening) g and w = w - lr b. With "steps", b = mu b - lr g and w = w + b.
     """
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
@@ -97,7 +97,7 @@ def adagrad(n: Numbers, g, w, s) -> Stepped:
     """Apply Adagrad. With `per_row`, each row has one accumulator, which adds up the "mean" or the "sum" of the row's
     squares.
 
-    A coupled decay is a separate term. With `shrinks`, implementations may compute (1 - f wd) w - f g; the bound of
+    A coupled decay is a separate term. With `shrinks`, implementations may compute (1 - f wd) w - f g. The bound of
     this form also covers w - f (g + wd w).
     """
     squares = squared(n, g, coupled(n, g, w))
@@ -129,7 +129,7 @@ def adadelta(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply RMSprop. The option `buffer` selects the formula of momentum:
+    """Apply RMSprop. u is the gradient divided by the root. The option `buffer` selects the formula of momentum:
 
     "gradients": b = mu b + u, w = w - lr b.
     "steps": b = mu b + lr u, w = w - b. "always" selects this formula even if mu is 0.

@@ -37,7 +37,7 @@ class Score:
     array: str
     #: the largest error divided by the bound of grade 1, and by the bound of grade 2
     by_grade: tuple[float, float]
-    #: the element with the largest error of grade 1
+    #: the element whose error divided by the bound of grade 1 is largest
     furthest: ScorePlace
     #: the worst element after the first step with an element outside of both grades; None if there is no such step
     first: ScorePlace | None = None

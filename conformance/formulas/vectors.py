@@ -1,4 +1,4 @@
-"""Write arrays in the vector files as hexadecimal texts in JSON, which any language can read.
+"""Write the float arrays of the vector files as hexadecimal texts in JSON, which any language can read.
 
 The text of an array contains the bytes of its elements, row by row. Each element is a big-endian IEEE 754 number.
 Inputs are float32 numbers (8 digits), and expected values are float64 numbers (16 digits). A bound is the upper half of

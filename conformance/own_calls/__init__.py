@@ -1,8 +1,8 @@
 """The calls that users of a framework write without islices, one module per framework.
 
-Each module defines the functions that docs/adapter_author.md lists. A plug-in can supply a similar module. The module
-of NumPy has fewer functions, because NumPy has no layers and no autodiff. For `islices bench`, all modules except
-MXNet's also have
+Each module except NumPy's defines the functions that docs/adapter_author.md lists. NumPy's module has fewer functions,
+because NumPy has no layers and no autodiff. A plug-in can supply a similar module. For `islices bench`, all modules
+except MXNet's also have
     timed_calls(operation, values, indices, num_rows, max_norm) -> {label: call}
         The framework's equivalents of islices' "coalesce", "to_dense", "norm" or "clip_by_global_norm". The calls have
         no arguments, and use the given arrays or a native sparse object of these arrays. The caller must wait (`block`)

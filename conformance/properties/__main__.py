@@ -1,7 +1,7 @@
 """Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
-``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls with hostile
-arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
+By default, ``laws`` tries every law on every installed backend, with one process per backend. ``hostile`` makes calls
+with hostile arguments, and ``files`` loads hostile files. Hypothesis shrinks the counterexamples.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
-    """Run a part in a separate process and return the exit code. If the process crashes or hangs, print the last call
-    of the process and return 3."""
+    """Run a part in a separate process and return the exit code. If the exit code is neither 0 nor 1, as after a crash,
+    print the last noted call of the process and return 3."""
     command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
     command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
     with tempfile.TemporaryDirectory(prefix="islices-properties-") as folder:

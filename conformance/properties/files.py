@@ -1,5 +1,6 @@
 """Test `islices.load` with damaged, forged and hostile files. `islices.load` must raise ValueError or return the saved
-tree. For a forged file, `islices.load` may also return another valid tree.
+tree. For a forged file, `islices.load` may also return another valid tree. With foreign=True, a file without the mark
+of islices may load, too.
 
 ``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
 process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps this file.

@@ -2,7 +2,8 @@
 
 ``python -m islices.conformance.properties hostile -b torch`` looks for calls that break one of two promises. First, a
 call returns, or raises one of the errors `ACCEPTED` with a message. A TypeError, ValueError or IndexError names an
-argument. Second, a call that raises changes no array, and a call that returns changes only its targets.
+argument. A framework's RuntimeError about devices or groups is accepted, too. Second, a call that raises changes no
+array, and a call that returns changes only its targets.
 Hypothesis draws the calls, and shrinks the first call that breaks a promise.
 """
 
@@ -23,7 +24,7 @@ from islices.conformance.data import leaves_of
 from islices.conformance.properties.hostile_calls import HostileCall, calls
 from islices.conformance.properties.running import search
 
-#: The errors that a call may raise, whatever its arguments are.
+#: The errors that a call may raise, whatever its arguments are. `_wrong_error` also accepts some RuntimeErrors.
 ACCEPTED = (
     TypeError, ValueError, IndexError, MemoryError, NotImplementedError, FloatingPointError, ModuleNotFoundError,
 )  # fmt: skip

@@ -33,7 +33,8 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """Return the label of the array if the bytes have changed or cannot be read, else ""."""
+        """Return the label of the array if the bytes have changed, or the label and an error's name if the bytes cannot
+        be read. Return "" for unchanged bytes."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
         except Exception as error:  # frameworks raise various errors for an array that was deleted
@@ -153,7 +154,7 @@ class Draw:
         )
 
     def spoil(self, good: Any) -> Any:
-        """Return a bad replacement of a good argument."""
+        """Return a bad argument that replaces a good argument."""
         if self.rarely(40):
             return self.junk()
         if isinstance(good, islices.Table):

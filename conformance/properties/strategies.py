@@ -1,10 +1,10 @@
-"""Draw the arguments of laws with Hypothesis, as plain data with the same variety as the suite's cases.
+"""Draw the arguments of laws with Hypothesis, as plain data.
 
 Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated rows may cancel, and there may be no
 slices at all. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type.
-*Wild* values are fractions, huge, tiny or infinite numbers, and NaN.
+*Wild* values also include fractions, huge, tiny and infinite numbers, and NaN.
 
-All values and all sums of values are multiples of a step far above the smallest normal number. So no intermediate
+All finite values and their sums are multiples of a step far above the smallest normal number. So no intermediate
 result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
 """
 
@@ -23,7 +23,7 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 Draw = Any  # the function `draw` that @st.composite passes
 Arguments = dict[str, Any]
 ROWS = 7
-#: The numbers of slices and the shapes of rows: few, because compilers compile again for each shape.
+#: The numbers of slices and the shapes of rows. There are only a few, because compilers compile again for each shape.
 COUNTS = (1, 0, 2, 5, 20)
 ROW_SHAPES: tuple[Shape, ...] = ((), (3,), (2, 2), (2, 1, 2))
 DTYPES = ("float32", "float64", "float16", "bfloat16")

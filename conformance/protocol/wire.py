@@ -1,8 +1,8 @@
 """Convert values to JSON and back to values. Numbers are written as bits, so that both programs read exactly the same
 numbers.
 
-The protocol uses the same tags as the vector files. The protocol writes numbers as little-endian bytes, with two
-hexadecimal digits per byte. An array contains the bytes of its elements in C order.
+The protocol uses the tags of the vector files and, for integers, the tag "int". The protocol writes numbers as
+little-endian bytes, with two hexadecimal digits per byte. An array contains the bytes of its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true

@@ -147,7 +147,8 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def print_differences(found: Differences, console: Any) -> None:
-    """Print the versions, a table of counts by clause, and the changes. The worst kind of change comes first."""
+    """Print the versions, a table of counts by clause, the changes, and the total counts. The worst kind of change
+    comes first."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -42,8 +42,8 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row of the compact matrix. The row contains a head, the number of distinct cases, and one cell per column. A
-    cell has one part per mode."""
+    """A row of the compact matrix. The row contains a head, the number of distinct cases, and one cell per column. In
+    the row of a group, a cell has one part per mode; in the row of a variant, a cell has one part."""
 
     head: str
     cases: int

@@ -1,6 +1,6 @@
 """Write a report as Markdown, for a README or a comment on a pull request.
 
-Texts of cases are written as code, so that no renderer finds markup, links or mentions there.
+Texts that Markdown could change are written as code, so that no renderer finds markup, links or mentions there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LEGEND = (
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the Markdown text: the matrix as a table, remarks, and the first problems of each run."""
+    """Return the Markdown text: the counts, the matrix as a table with a legend, remarks, the first problems of each
+    run, and the origin."""
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]

@@ -1,4 +1,5 @@
-"""Read JSON lines as runs. A report may come from an untrusted source, so this module checks the type of every value.
+"""Read JSON lines as runs. A report may come from an untrusted source, so this module checks the type of every field
+that it keeps.
 
 This module replaces unprintable characters with Python escapes, so that renderers write only printable text. Examples
 of unprintable characters are terminal escape sequences, marks that change the direction of text, and halves of

@@ -82,7 +82,7 @@ class Run:
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Record in `error` and in the run's JSON lines why the process crashed or hung."""
+        """Record in `error` and in the run's JSON lines why the whole run is a harness error."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 

@@ -42,7 +42,7 @@ def report_console(file: IO[str] | None = None) -> Any:
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """Print a whole report: the matrix, remarks, the cases that fail, and the counts of outcomes."""
+    """Print a whole report: the output of `print_cases`, then a line with the counts of outcomes and the origin."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
@@ -82,7 +82,8 @@ def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
 
     Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
-    listed; a further line gives the number of remaining cases.
+    listed; a further line gives the number of remaining cases. If the whole run is a harness error, the last line gives
+    the reason.
     """
     from rich.markup import escape
 

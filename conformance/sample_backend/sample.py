@@ -2,8 +2,8 @@
 and a sparse gradient.
 
 The library does not depend on islices. Like a real library, `sample` has unusual names for dtypes and functions, and
-properties that an adapter has to handle. Tensors have only arithmetic operators, and there is no bfloat16. In half
-precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
+properties that an adapter has to handle. Tensors have the operators +, - and *, but no comparisons, and there is no
+bfloat16. In half precision, `add_at` rounds after every addition. Row numbers of a gradient always have 64 bits.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def peak(x: Tensor) -> Tensor:
-    """Return the largest element of each row of a matrix, or 0 if all elements are negative."""
+    """Return the largest element of each row of a matrix, or 0 if no element of the row is positive."""
     return Tensor(np.max(x._memory, axis=1, initial=0))
 
 

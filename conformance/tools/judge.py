@@ -1,4 +1,5 @@
-"""Define `islices judge`, which compares an optimizer's step with the formula that a framework documents.
+"""Define `islices judge`, which compares an optimizer's step, a clip or a lookup with the formula that a framework
+documents.
 
 The step is a Python function, or a program in any language that answers over the line protocol.
 """

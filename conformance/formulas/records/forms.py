@@ -1,4 +1,4 @@
-"""Define the options of rules that most formulas share, and functions that make formulas.
+"""Define options of rules that several formulas share, and functions that make formulas.
 
 May import: `islices.conformance.formulas.formula`.
 """

@@ -1,5 +1,5 @@
-"""Formulas of kernel libraries: FBGEMM, bitsandbytes (32-bit states), DeepSpeed's CPU Adam, and SparseCore's
-optimizers.
+"""Formulas of kernel libraries: FBGEMM, bitsandbytes (32-bit states), DeepSpeed's Adam, AdamW and Adagrad for CPUs, and
+SparseCore's optimizers.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

@@ -1,10 +1,10 @@
 """Split and build Paddle's SelectedRows without letting Paddle compute on them.
 
-Paddle does not check a SelectedRows: rows out of range crash the process in Paddle's lazy Adam. Elementwise functions
-work on the stored rows and do not sum duplicates. The C++ object that ``get_selected_rows`` returns does not keep the
-tensor alive, so the user of the object must keep the tensor as well. Paddle has no public function that builds a
-SelectedRows. So `build` computes the gradient of an embedding with a table of one row, and replaces the height and the
-values of this gradient. May import: Paddle, NumPy and `islices.backend`.
+Paddle does not check a SelectedRows: rows out of range crash the process in Paddle's lazy Adam. Functions such as
+`square` work on the stored rows and do not sum duplicates. The C++ object that ``get_selected_rows`` returns does not
+keep the tensor alive, so the user of the object must keep the tensor as well. Paddle has no public function that builds
+a SelectedRows. So `build` computes the gradient of an embedding with a table of one row, and replaces the height and
+the values of this gradient. May import: Paddle, NumPy and `islices.backend`.
 """
 
 from __future__ import annotations

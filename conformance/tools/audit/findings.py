@@ -37,7 +37,7 @@ def framework_of(module: str) -> str:
 def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[Finding]:
     """Yield the findings of a module's probes whose number, call, claim or clause contains `words`.
 
-    Upper and lower case letters count as equal. If a process ends before its first probe, yield a "broken" finding
+    Upper and lower case do not matter. If a process ends before its first probe, yield a "broken" finding
     without a probe. `patience` is the number of seconds after which a process counts as hung.
     """
     first: int | None = 1

@@ -31,7 +31,7 @@ class Probe(NamedTuple):
     call, clause : str
         The framework's function as users write it, and the number of the clause that specifies the answer.
     claim : str
-        One sentence about the measured behaviour. Reports omit the sentence for the outcomes "broken" and
+        One sentence about the measured behaviour. The Markdown report omits the sentence for the outcomes "broken" and
         "not run".
     instead : str
         The islices call that users can make instead.

@@ -1,8 +1,9 @@
 """Count the function calls inside islices during a small call: ``python -m islices.conformance.tools.bench.calls``.
 
 The gradient has 64 slices of 16 numbers. Each call runs twice: first to load and compile code, then with
-sys.setprofile, which also sees compiled kernels. The arguments are names of calls; the program also prints the tree of
-functions of these calls. Function calls are most of the cost of a small call, so a test limits their number.
+sys.setprofile, which also sees compiled kernels. The program prints one number per call. For each call that an argument
+names, the program also prints the tree of functions. Function calls are most of the cost of a small call, so a test
+limits their number.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-#: The number of bytes to copy at a time, which is more than the caches hold.
+#: The number of bytes to copy at a time, which is more than the caches of most processors hold.
 BYTES = 1 << 26
 
 

@@ -34,8 +34,8 @@ def is_disturbed(record: dict[str, Any]) -> bool:
 
 
 def _now() -> tuple[float, float, float] | None:
-    """Return (clock, busy time of all cores, processor time of this process and its children) in seconds, or None if
-    the system does not report these times."""
+    """Return (clock, busy time of all cores, processor time of this process and its children) in seconds. Return None
+    if the system does not report these times."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

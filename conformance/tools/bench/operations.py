@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 
 class Gradient(NamedTuple):
     """A gradient in arrays of the framework. The object also contains the distinct row numbers and the norm of the
-    gradient. The norm has squares in float64 and sums of duplicates in float32."""
+    gradient. For the norm, duplicates are summed in float32, and squares in float64."""
 
     v: Any
     i: Any

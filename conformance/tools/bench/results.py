@@ -5,10 +5,10 @@
 
 A record has "backend", "version", "part", "operation" and "others", the number of cores that other processes used
 during the measurement. Measured records have the "title" of their table, the number of "rounds", and "milliseconds" and
-"quartiles" by label. "own" lists labels of the framework's calls. The first label belongs to the fastest call that does
-the same as islices. If a call that does less is even faster, the label of that call is second. "times_as_fast" by label
-is the median, over all rounds, of the time of the first label in "own" divided by the time of the label. Some records
-have "limit" {"bytes", "bandwidth", "milliseconds"}, "bytes" by kind, "remarks" by label, or "error".
+"quartiles" by label. "own" lists labels of the framework's calls: first the fastest call that does the same as islices,
+if there is one. If a call that does less is even faster, its label follows. "times_as_fast" by label is the median,
+over all rounds, of the time of the first label in "own" divided by the time of the label. Some records have
+"limit" {"bytes", "bandwidth", "milliseconds"}, "bytes" by kind, "remarks" by label, or "error".
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def new_run(threads: int) -> Record:
 
 
 def machine() -> Record:
-    """Return the facts on which measurements depend: the system, the processor, the memory and the Python
-    interpreter."""
+    """Return the facts on which measurements depend: the system, the processor, the number of cores, the memory, and
+    the versions of Python and NumPy."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),

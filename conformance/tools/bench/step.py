@@ -28,7 +28,8 @@ from islices.conformance.tools.bench.variants import Ready, Way, block_of, frame
 LOSS_SCALE = 2.0**-8
 #: The limit of the clip: far below the norm of any batch's gradient, so that every step clips.
 MAX_NORM = 2.0**-3
-#: The number of batches, which the steps read in turn. The rows of all batches together are more than the caches hold.
+#: The number of batches, which the steps read in turn. The rows of all batches together do not fit the caches of most
+#: processors.
 BATCHES = 4
 #: The allowed relative difference between the losses of other programs and of islices. Other programs sum in another
 #: order than islices, and add epsilon at other places.

@@ -10,7 +10,8 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """An implementation of a training, which the bench measures. Each implementation has separate tables."""
+    """An implementation of an optimizer's step or of a whole training step, which the bench measures. Each
+    implementation has separate tables."""
 
     step: Call
     """A function that takes the next step; the returned result may still be pending."""

@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of an earlier run for the libraries that this run does not judge."""
+    """Return the results of an earlier run, without the libraries that this run judges. Without --library or without an
+    earlier run, return empty results."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

@@ -26,8 +26,8 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return the parts of a judgement that the table needs: the grade, the highest scores, the cause, the worst place,
-    and the parts that were not judged."""
+    """Return what the table needs of a judgement: the grade, the highest scores, the cause, the worst place, and the
+    trajectories and arrays that were not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {

@@ -20,7 +20,7 @@ from islices.conformance.tools.judged import libraries
 from islices.conformance.workers import ended, run_worker
 
 Line = dict[str, Any]
-#: The seconds that a process may take. A library has more than one process if a process crashes.
+#: The seconds that a process may take. After a crash or after this time, another process judges the remaining entries.
 LIMIT = 1500
 #: The seconds that the script of a finding may take.
 SCRIPT_LIMIT = 120

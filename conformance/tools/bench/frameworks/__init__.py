@@ -1,4 +1,5 @@
-"""Define the code that users of each framework write without islices, in one module per framework.
+"""Define the code that users of each framework write without islices, in one module per framework. Some functions also
+return calls of islices.
 
 Each module has
     zeros(shape)                a float32 table that a step can update, with memory that is already allocated

@@ -1,4 +1,4 @@
-"""Steps for the bench in NumPy, written by hand, that update only the rows of the gradient."""
+"""Define NumPy's steps for the bench. Each step is written by hand, and updates only the rows of the gradient."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way
 
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
-#: optimizer -> the hyperparameters of `rates.OPTIMIZERS` with the names of torch's arguments.
+#: optimizer -> its hyperparameters in `rates.OPTIMIZERS` except the learning rate, with the names of torch's arguments
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
 }  # fmt: skip

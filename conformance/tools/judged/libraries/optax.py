@@ -1,4 +1,5 @@
-"""The optimizers of optax. The `update` of each optimizer is judged in eager mode and compiled by jax.jit."""
+"""The optimizers of optax, and its clip by the global norm. The `update` of each optimizer is judged in eager mode and
+compiled by jax.jit; the clip is judged only in eager mode."""
 
 from __future__ import annotations
 

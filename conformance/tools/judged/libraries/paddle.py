@@ -1,4 +1,5 @@
-"""paddle.optimizer on the CPU. The gradients are dense, or are SelectedRows from embeddings with sparse=True."""
+"""paddle.optimizer on the CPU, and Paddle's clip by the global norm. The gradients are dense, or are SelectedRows from
+embeddings with sparse=True."""
 
 from __future__ import annotations
 
