@@ -239,8 +239,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables to save, which are the same on all backends. On JAX, the sums of micro-batches are left
-        out, because every backend saves sums as slices."""
+        """Return the variables to save, which are the same on all backends. On JAX, the sums of micro-batches are
+        variables too. They are left out, because `save_own_variables` stores sums as slices on every backend."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 

@@ -1,8 +1,8 @@
 """Differentiate with respect to the results of lookups. A GradientTape watches these results (rows or bags), but not
 the table.
 
-A tape records operations on watched tensors. The tape of this module watches the dense variables and the result of each
-lookup, so it computes nothing of the table's size. Only outer tapes watch the weights and record reads of rows, so that
+A tape records operations on watched tensors. The tape of this module watches only the dense variables and the result of
+each lookup, so no table-sized array is computed. Only outer tapes watch the weights and record reads of rows, so that
 second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
 in such a graph raises an error if value_and_grad is outside of the graph, because the tape cannot watch the result. May
 import: `tensorflow`, the core, this folder.

@@ -1,9 +1,9 @@
 """Use torch's autograd to differentiate with respect to the results of lookups, and to define functions with custom
 gradients.
 
-A lookup reads rows outside of the graph, and its result becomes a leaf of the graph. (In a nested differentiation, the
-result is a view of the outer differentiation's result.) So the table is not part of the graph, and autograd computes no
-gradient of the table's size. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+A lookup reads rows outside of the graph, and its result becomes a leaf of the graph. So the table is not part of the
+graph, and autograd computes no gradient of the table's size. In a nested differentiation, the result is a view of the
+rows that the outer differentiation recorded. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FBGEMM's row-wise Adagrad ignores weight_decay with WeightDecayMode.L2 on the CPU, if one feature uses the table."""
+"""FBGEMM's row-wise Adagrad ignores WeightDecayMode.L2 on the CPU if only one feature uses the table."""
 
 import torch
 from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops

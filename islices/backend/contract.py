@@ -87,8 +87,8 @@ class Part:
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:
-        """Return the error that a primitive raises for a case that it cannot compute. The suite treats the case as if
-        `not_implemented` declared it.
+        """Return the error that a primitive raises for a case that it cannot compute. The suite counts the case as
+        unsupported, as for a primitive that `not_implemented` declares.
 
         The message shows the reason to users.
         """

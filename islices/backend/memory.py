@@ -123,7 +123,7 @@ class Memory(Arrays):
 
         Return None if an array is not concrete or does not change in place. Also return None if the memory of an array
         is not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and
-        `writable`. This call changes nothing.
+        `writable`. `plain_tables` itself changes no array.
         """
         return None
 

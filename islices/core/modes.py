@@ -37,7 +37,7 @@ def execution(mode: str) -> Iterator[None]:
         In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
         compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
-        being recorded. Mode "host" has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
+        being recorded. There are two exceptions to this. Compiled kernels may run within traced code on the CPU. Norms,
         clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
 
     Raises
@@ -117,7 +117,7 @@ def run(
 ) -> Any:
     """Run an operation and return its result: an array of the backend, a tuple of arrays, or Python values.
 
-    `look`, if given, is the result of `Backend.look` for the arrays, perhaps followed by further arrays.
+    `look`, if given, is the result of `Backend.look` for a sequence of arrays that begins with `arrays`.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`

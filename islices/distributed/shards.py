@@ -356,8 +356,8 @@ def load_sharded(
     Notes
     -----
     If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
-    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks with its
-    rows, of about 4 MiB each, and checks the SHA-256 of each of these blocks. SPEC clause 26.
+    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks (about
+    4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks. SPEC clause 26.
 
     Examples
     --------

@@ -181,7 +181,7 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
     """Return the kernel of an optimizer's step on the rows that slices contain, for the dtypes of the table and the
     gradient.
 
-    If `scaled` is True, the kernel multiplies values by the last of its numbers.
+    If `scaled` is True, the kernel first multiplies `values` by the last element of its argument `numbers`.
     """
     form, wide_type = FORMATS[table], FORMATS[table].wide.type
     read, write, line = form.load, form.store, 64 // form.stored.itemsize

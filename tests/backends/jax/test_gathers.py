@@ -431,7 +431,7 @@ def test_a_random_program() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(20))
 def test_many_random_programs(block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
         check_random(seed, EVERY if seed % 8 == 0 else [jax.jit])

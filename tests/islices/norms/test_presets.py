@@ -1,7 +1,7 @@
 """Test clipping presets against the functions of the frameworks, on sparse gradients and dense arrays.
 
 The bounds are in ulps, the spacing of floats at each value. The norm of islices is exact to half an ulp; frameworks sum
-in float32. The factors differ by as much as the norms do, so that the bounds are a few ulps. A comment next to each
+in float32. The factors differ by as much as the norms, so the bounds are a few ulps. A comment next to each
 bound gives the largest measured difference.
 """
 

@@ -136,8 +136,8 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
     least three elements or rows have this size.
 
     The first limit is the size as the other side contains it. The other side may also be scaled by a factor. So the
-    second limit is divided by the factor, which is estimated from the elements or rows below the limit. The second
-    limit must be the same for all tensors.
+    second limit is the first limit divided by a factor, which is estimated from the elements or rows below the first
+    limit. The second limit must be the same for all tensors.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):
