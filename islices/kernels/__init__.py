@@ -88,7 +88,7 @@ def active(work: float = math.inf) -> ModuleType | None:
 def loaded() -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels are in use and already loaded, else None.
 
-    Calls for little work use this function, because it never imports numba.
+    This function never imports numba, so cheap checks, such as that of indices, call it instead of `active`.
     """
     return _operations if _wanted.get() else None
 

@@ -1,4 +1,4 @@
-"""Define `Way`, an implementation that the bench measures, and import the modules of frameworks."""
+"""Define `Way`, an implementation that the bench measures, and load the bench's module for each framework."""
 
 from __future__ import annotations
 

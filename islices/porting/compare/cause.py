@@ -1,9 +1,9 @@
 """Define `Cause`, one possible reason for a difference.
 
 Each `Cause` is a record that contains a function, which proposes changes or factors. Most records also contain the line
-of code that fixes the cause. The search and the report read only the records, so they need no code for single causes.
-To add a cause, write its record and its function in a module of `islices.porting.compare.causes`, which collects all
-records.
+of code that fixes the cause. The search and the report read only the records, so they need no code for any particular
+cause. To add a cause, write its record and its function in a module of `islices.porting.compare.causes`, which collects
+all records.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def root_of(n: Any, p: float, digits: int) -> Any:
 
 
 class Step:
-    """The numbers of one step. A number that is read by its name is rounded to the wide type."""
+    """The numbers of one step. ``step[name]`` is a hyperparameter rounded to the wide type; ``step.h[name]`` is not
+    rounded."""
 
     def __init__(self, name: str, hyper: dict[str, Any], t: int, kind: Any) -> None:
         self.name, self.t, self.kind = name, t, kind
