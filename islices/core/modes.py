@@ -94,14 +94,14 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
     return look_at(backend, arrays).views
 
 
-def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
+def kernels_on(views: Sequence[Host] | None, work: int = 0) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels should run on views of this total size, else None.
 
-    `views` are from `look_at`; None means that the host does not compute.
+    `views` are from `look_at`; None means that the host does not compute. `work` is the size of further arrays that the
+    operation reads.
     """
     if views is None:
         return None
-    work = 0
     for x in views:
         work += x.size
     return kernels.active(work)

@@ -20,6 +20,7 @@ from islices.backend import Array, Host, Slots
 from islices.core import modes
 from islices.core.rows import drop_ordered
 from islices.core.scatter import as_given, open_tables
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.slots import deferred, known_factor, slices_of, slots_in, slots_of
 from islices.kernels.expanding import has_source
@@ -99,7 +100,8 @@ def _opened(request: Request) -> HostPlan | None:
     elif isinstance(grad, IndexedSlices):
         slots = slots_in(grad)
         factor = known_factor(B, slots) if slots else None
-    compiled = modes.kernels_on(gradient)
+    work = 0 if request.touched else size_of(request.at.shape) or 0  # a step on all rows reads the whole table
+    compiled = modes.kernels_on(gradient, work)
     if compiled is None or gradient is None:
         return None
     if len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0]):

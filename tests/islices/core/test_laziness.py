@@ -71,11 +71,16 @@ table = islices.scatter(np.ones((6, 2), np.float32), s)
 optimizer = islices.optim.adam(0.1)
 optimizer.step(table, s, optimizer.init(table))
 """
+LARGE = """
+optimizer, table = islices.optim.adam(0.1, rows="all"), np.ones((2_500_000, 2), np.float32)
+optimizer.step(table, s.replace(dense_shape=table.shape), optimizer.init(table))
+"""
 
 
 def test_working_in_numpy_imports_only_the_numpy_backend() -> None:
     wanted = {"numba"} if importlib.util.find_spec("numba") else set()
     assert roots(loaded(WORK)) & set(HEAVY) == set(), "so little is not worth numba's import"
+    assert roots(loaded(WORK + LARGE)) & set(HEAVY) == wanted, "a step on all rows of a large table is"
     modules = loaded(WORK, ISLICES_KERNELS="1")
     assert roots(modules) & set(HEAVY) == wanted
     adapters = {m.split(".")[2] for m in modules if m.startswith("islices.backends.")}
