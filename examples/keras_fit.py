@@ -1,7 +1,6 @@
 """Compare Keras's optimizers with those of islices: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-The script prints the time per step, the memory that fit needs at its peak, and the largest difference between the
-tables."""
+The script prints the time per step, the peak memory of fit, and the largest difference between the tables."""
 
 import gc
 import os

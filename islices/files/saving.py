@@ -59,8 +59,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     Notes
     -----
     Saving never densifies: a gradient's size in the file depends on its stored rows, not on the table's size. Empty
-    slots of padded slices are left out. Arrays outside of host memory are copied to the host one by one. SPEC clause
-    21.
+    slots of padded slices are left out. Arrays outside of host memory are copied to the host one by one.
+    SPEC clause 21.
 
     Examples
     --------
