@@ -36,7 +36,7 @@ test-all: $(READY)  ## run the tests of installs, processes and pages: 15 minute
 	$(PYTEST) -m 'outside and not soak' $(ARGS)
 
 soak:  ## run all parts even if one fails: an hour and a half on two cores
-	$(MAKE) --keep-going soak-one-core soak-two-cores
+	$(MAKE) --keep-going --jobs=1 soak-one-core soak-two-cores
 soak-one-core:
 	$(MAKE) --jobs=2 $(ONE_CORE)
 soak-two-cores:
@@ -111,7 +111,7 @@ $(OLDER:%=%/ready): .venv-%/ready: conformance/environments/%.txt
 	$(@D)/bin/python -m pip install --quiet -r $<
 	touch $@
 
-$(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml
+$(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml | $(READY)  # both install the checkout
 	$(PYTHON) -m venv $(PADDLE)
 	$(PADDLE)/bin/python -m pip install --quiet --upgrade pip
 	$(PADDLE)/bin/python -m pip install --quiet -c constraints.txt paddlepaddle==3.3.1 ml_dtypes -e ".[fast,conformance]" \

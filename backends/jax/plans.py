@@ -321,7 +321,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return a dict that maps each leaf to one of its uses in several plans. Reads of rows do not count as uses. If a
+    """Return a dict that maps each leaf that is used in several plans to one use. Reads of rows do not count as uses.
+    If a
     plan returns a leaf whose mark in `outputs` is None, this counts as a use."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}

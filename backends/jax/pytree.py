@@ -34,8 +34,8 @@ Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree. When a part is read for the first time, `check` runs. If the tree is flattened again, the
-    result consists of the same leaves."""
+    """The leaves of a pytree. The first read of any part runs `check`, once. If the tree is flattened again, the result
+    consists of the same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 

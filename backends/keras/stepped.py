@@ -239,8 +239,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables to save, which are the same on all backends. On JAX, the sums of micro-batches are
-        variables too. They are left out, because `save_own_variables` stores sums as slices on every backend."""
+        """Return the variables to save, which are the same on all backends. On JAX, `self.variables` also contains
+        the sums of micro-batches, which `save_own_variables` stores as slices on every backend."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -346,7 +346,7 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
     """Return the arguments from which the rule can be made again, without its learning rate.
 
-    The hyperparameters among them are numbers, bools or schedules. "frozen" is an array or None.
+    In the result, hyperparameters are numbers, bools or schedules, and "frozen" is an array or None.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}

@@ -27,6 +27,7 @@ No engine is imported before its first use.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -117,7 +118,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         MPI.
     timeout : float, optional
         The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI. If
-        `group` is a Group, `timeout` has no effect.
+        `group` is a Group, `timeout` is checked, but has no effect.
 
     Returns
     -------
@@ -142,8 +143,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     >>> get_group(Alone())
     <one process: rank 0 of 1>
     """
-    if timeout is not None and not (is_real(timeout) and timeout > 0):
-        raise ValueError(f"timeout: got {show(timeout)}; accepted is a number of seconds above 0")
+    if timeout is not None and not (is_real(timeout) and 0 < timeout < math.inf):
+        raise ValueError(f"timeout: got {show(timeout)}; accepted is a finite number of seconds above 0")
     if isinstance(group, Group):
         return group
     if group is None:

@@ -1,4 +1,4 @@
-"""Realistic faults, each made by one edit. A conformance profile must detect the faults in `MUTANTS`, and tests must
+"""Realistic faults, each made by one edit. The quick profile must detect the faults in `MUTANTS`, and tests must
 detect the faults in `OF_TESTS`.
 
 `old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and

@@ -73,7 +73,7 @@ class Stored:
 
     @lazy_property
     def beyond_float64(self) -> bool:
-        """Return True if the leaf contains whole numbers that float64 cannot represent exactly."""
+        """Return True if the leaf contains whole numbers above 2^53 in absolute value, which float64 may round."""
         if self.values.dtype not in (np.int64, np.uint64):
             return False
         return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())

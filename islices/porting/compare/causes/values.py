@@ -135,9 +135,9 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
     """Yield up to two pairs (limit, cost in bits). The limit is the largest size on the other side, provided that at
     least three elements or rows have this size.
 
-    The first limit is the size as the other side contains it. The other side may also be scaled by a factor. So the
-    second limit is the first limit divided by a factor, which is estimated from the elements or rows below the first
-    limit. The second limit must be the same for all tensors.
+    The first limit is the size as the other side contains it. The other side may also be scaled by a factor. For
+    the second limit, each tensor's largest size is divided by a factor, which is estimated from the tensor's elements
+    or rows below this size. The second limit must be the same for all tensors.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):
