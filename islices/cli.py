@@ -190,7 +190,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="islices",
         formatter_class=_HelpFormatter,
-        description="Work with the row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet by one API.",
+        description="Work with the row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet through one API.",
         epilog="exit codes: 0 success, 1 failures or differences found, 2 usage error, 3 internal error\n"
         "For more: islices COMMAND --help",
     )
@@ -265,7 +265,7 @@ def backends(options: argparse.Namespace) -> int:
         widths = [max(len(row[k]) for row in rows) for k in range(4)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        print("modes: host, NumPy computes; framework, its own operations; traced, its compiled code")
+        print("modes: host, NumPy computes; framework, the framework computes; traced, compiled code")
         for name, line in missing.items():
             print(f"{name} is not installed: {line}")
     for backend in found:
