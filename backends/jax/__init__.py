@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Host, LoopState, NativeParts, Shape
+from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Host, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import Tracer
@@ -155,6 +155,21 @@ class JaxBackend(Backend):
             else self.reshape(indices, (indices.shape[0], 1))
         )
         return sparse.BCOO((values, column), shape=dense_shape, indices_sorted=coalesced, unique_indices=coalesced)
+
+    def coalesce_few(self, x: Any) -> Any:
+        if not self.is_native(x):
+            return None
+        values, _, shape, coalesced, padded, look = self.from_native(x)
+        if coalesced or padded or look is None or look.dtypes[0] not in FLOATS + INTEGERS:
+            return None
+        views = modes.look_at(self, (values,), look).views
+        compiled = modes.kernels_on(views)
+        if not compiled or views is None or look.shapes[0] != (*look.shapes[1], *shape[1:]):
+            return None
+        found = compiled.sum_few(*views, shape[0])
+        if found is None:
+            return None
+        return self.to_native(host_views.put(found[0], values), found[1], shape, coalesced=True, padded=False)
 
     # ------------------------------------------------------------------ where the arithmetic runs
     scope = method(precision.scope)

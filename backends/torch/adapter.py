@@ -36,6 +36,7 @@ from islices.backends.torch.tracers import (
     plain_eager,
     tracer_of,
 )
+from islices.core import modes
 from islices.core.host_memory import zeros
 
 #: Zeros on the CPU with a dtype in `WIDE` and at least this many elements (4 MB in float32), such as an optimizer's
@@ -134,10 +135,9 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
-        if type(x) is Tensor and not x.requires_grad and x.layout is torch.sparse_coo and plain_eager():
-            plain = _plain_parts(x)
-            if plain is not None:
-                return plain
+        found = _plain_views(x)
+        if found is not None:
+            return _plain_parts(x, *found)
         if x.layout is not torch.sparse_coo or x.is_nested:
             kind = "nested tensor" if x.is_nested else f"tensor of layout {x.layout}"
             shape = "that differs by row" if x.is_nested else tuple(x.shape)
@@ -185,6 +185,17 @@ class TorchBackend(Backend):
             raise ValueError(
                 f"s: got dense_shape {shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
             ) from None
+
+    def coalesce_few(self, x: Any) -> Any:
+        found = _plain_views(x)
+        if found is None or x.is_coalesced() or not modes.on_host():
+            return None
+        compiled, shape = modes.kernels_on(found[2:]), x.shape
+        summed = compiled.sum_few(found[2], found[3], shape[0]) if compiled else None  # torch has checked the shapes
+        if summed is None:
+            return None
+        values, indices = torch.from_numpy(summed[0]), torch.from_numpy(summed[1][None])
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
 
     # ------------------------------------------------------------------ functions as they are
     abs = staticmethod(torch.abs)  # type: ignore[assignment]
@@ -369,31 +380,38 @@ def _checked_view(x: Tensor) -> Host | None:
         return None
 
 
-def _plain_parts(x: Tensor) -> NativeParts | None:
-    """Return the parts of a sparse tensor, with NumPy views of its values and indices. `TorchBackend.from_native` tries
-    this function first for ordinary tensors, because it is faster than the general code.
+def _plain_views(x: Tensor) -> tuple[Tensor, Tensor, Host, Host] | None:
+    """Return the values and indices of a sparse tensor, and NumPy views of both.
 
-    The parts contain a NumPy view of the indices, and None in place of the tensor of indices. To make that tensor would
-    take as long as to make all views.
-
-    Return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if the dtype of the values is not
-    in `VIEWED`. Also return None if a storage was freed, or if the number of sparse dimensions is not 1. The caller
-    must check that the tensor does not require a gradient.
+    Return None unless x is an ordinary tensor in eager code that does not require a gradient, with one sparse dimension
+    and values of a dtype that NumPy has, and no storage was freed. `TorchBackend.from_native` then runs slower, general
+    code.
     """
+    if type(x) is not Tensor or x.requires_grad or x.layout is not torch.sparse_coo or not plain_eager():
+        return None
     values, indices = x._values(), x._indices()
     try:
-        view, row = values.numpy(), indices.numpy()[0]
-    except (TypeError, RuntimeError, IndexError):  # not on CPU, negated, recorded, bfloat16, no sparse dimension
+        view, rows = values.numpy(), indices.numpy()
+    except (TypeError, RuntimeError):  # not on CPU, negated, recorded, bfloat16
         return None
-    dtype, start, first = VIEWED.get(values.dtype), values.data_ptr(), indices.data_ptr()
     # if a storage was freed, data_ptr() is only the offset
-    freed = start <= LONGEST * values.storage_offset() or first <= LONGEST * indices.storage_offset()
-    if dtype is None or x.sparse_dim() != 1 or freed:
-        return None
+    for held in (values, indices):
+        if held.data_ptr() <= LONGEST * held.storage_offset():
+            return None
+    return (values, indices, view, rows[0]) if len(rows) == 1 and values.dtype in VIEWED else None
+
+
+def _plain_parts(x: Tensor, values: Tensor, indices: Tensor, view: Host, row: Host) -> NativeParts:
+    """Return the parts of a sparse tensor, given the results of `_plain_views`.
+
+    The parts contain None in place of the tensor of indices. To make that tensor would take as long as to make all
+    views.
+    """
     spans = None
     if view.flags.c_contiguous and row.flags.c_contiguous:
+        start, first = values.data_ptr(), indices.data_ptr()
         spans = [(start, start + view.nbytes), (first, first + row.nbytes)]
-    look = Look([dtype, "int64"], [view.shape, row.shape], [False, False], [view, row], spans)
+    look = Look([VIEWED[values.dtype], "int64"], [view.shape, row.shape], [False, False], [view, row], spans)
     return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
 
 

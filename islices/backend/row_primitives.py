@@ -142,6 +142,14 @@ class RowPrimitives(Arrays):
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
+    def coalesce_few(self, x: Any) -> Any:
+        """Coalesce a native sparse object with one kernel call, which also checks the indices.
+
+        Return None if x is dense, coalesced or padded, or if no kernel can do this. The core then coalesces x, and
+        raises the errors. Adapters may implement this method to make small calls faster.
+        """
+        return None
+
     @optional("there is no ragged type")
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
         """Return the parts of a ragged array of the framework, of any dtype, or None for any other object.

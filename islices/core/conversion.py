@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Host
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag
 from islices.core.deferred import NativeIndices, native_look
@@ -30,9 +30,6 @@ from islices.core.slices import (
 from islices.core.trees import flatten, rebuild
 
 T = TypeVar("T")
-
-#: the dtypes that values may have
-SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 
 # ---------------------------------------------------------------------- one leaf
@@ -219,13 +216,11 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     return to_native(result, like=given) if sparse and leaf is not given else result
 
 
-def map_accepted(
-    fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
-) -> T:
+def map_accepted(fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: str = "") -> T:
     """Apply `fn` to every leaf of a tree. `accept` first converts the leaf; at the end `restored` converts the result.
 
-    None stays None. `native(backend, x)` is an optional, faster implementation for the sparse objects of frameworks
-    with `Backend.native_of_views`. If `native` returns None, `fn` is applied.
+    None stays None. `native` is the name of a method of `Backend` with a faster implementation for native sparse
+    objects. If this method returns None, `fn` is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -234,12 +229,10 @@ def map_accepted(
     if isinstance(tree, (list, tuple, dict)):
         leaves = iter([map_accepted(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
-    if native is not None:
-        backend = find_backend(tree)
-        if backend is not None and backend.native_of_views and backend.is_native(tree):
-            done = native(backend, tree)
-            if done is not None:
-                return done  # type: ignore[no-any-return]
+    backend = find_backend(tree) if native else None
+    done = None if backend is None else getattr(backend, native)(tree)
+    if done is not None:
+        return done  # type: ignore[no-any-return]
     leaf = accept(tree, argument)
     return restored(fn(leaf), leaf, tree)  # type: ignore[no-any-return]
 
@@ -268,25 +261,6 @@ def coalesce_slices(s: Any) -> Any:
         else:
             indices = B.from_host(ids, values)
     return IndexedSlices._trusted(B, sums, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding)
-
-
-def coalesce_few(B: Backend, x: Any) -> Any:
-    """Coalesce a framework's sparse object with one kernel call, which also checks the indices.
-
-    Return None if the object is coalesced or padded, or if no kernel can do this. The caller then calls `accept`, which
-    raises the errors, and `coalesce_slices`.
-    """
-    values, indices, shape, coalesced, padded, look = B.from_native(x)
-    if coalesced or padded or look is None:
-        return None
-    views = modes.look_at(B, (values, indices), look).views
-    if look.dtypes[0] not in SUMMED or look.shapes[0] != (*look.shapes[1], *shape[1:]):
-        return None
-    compiled = modes.kernels_on(views)
-    found = compiled.sum_few(*views, shape[0]) if compiled and views else None
-    if found is None:
-        return None
-    return B.to_native(B.from_host(found[0], values), found[1], shape, coalesced=True, padded=False, like=x)
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks

@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
-from islices.core.conversion import coalesce_few, coalesce_slices, map_accepted
+from islices.core.conversion import coalesce_slices, map_accepted
 from islices.core.dtypes import host_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.slices import IndexedSlices, check_indices, parts, shape_with_rows
@@ -63,7 +63,7 @@ def coalesce(x: T) -> T:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_accepted(coalesce_slices, x, native=coalesce_few)
+    return map_accepted(coalesce_slices, x, native="coalesce_few")
 
 
 def to_dense(x: Any) -> Any:
