@@ -21,7 +21,16 @@ version = release = islices.__version__
 root_doc = "docs/index"
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "contents", "spec_links"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "numpydoc",
+    "docstrings",
+    "command_help",
+    "contents",
+    "public_names",
+    "spec_links",
+]
 include_patterns = [
     "README.md",
     "examples/README.md",
