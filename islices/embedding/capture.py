@@ -55,8 +55,8 @@ def capture(model: Any) -> Capture:
     -----
     The framework still computes its gradient of the weights, which is dense for torch layers with sparse=False. Freeze
     the layer (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured
-    gradient covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came
-    from another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
+    gradient covers only the captured layers; `Capture.gradients` and `Capture.per_sample` raise TypeError if a gradient
+    within the context came from another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
     EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights per
     sample.
 
@@ -156,10 +156,10 @@ class Capture:
 
         Returns
         -------
-        dict of str to IndexedSlices
-            A gradient is not coalesced: it has one slice for each looked-up row except padding, in the order of the
-            forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an output
-            layer used the weights too, the gradient is a dense array. Weights that several layers share have one
+        dict of str to IndexedSlices, or to a dense array
+            Slices are not coalesced: a gradient has one slice for each looked-up row except padding, in the order of
+            the forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an
+            output layer used the weights too, the gradient is a dense array. Weights that several layers share have one
             gradient, under the first layer's name.
 
         Raises
@@ -181,7 +181,8 @@ class Capture:
         The loss must be the sum, not the mean, over the samples of one batch; call `clear` between batches. The loss of
         a sample must not depend on other samples, which rules out batch norm. A capture does not see the losses, so it
         cannot check that samples are independent; `value_and_grad` with per_sample=True can. Ids that the batch shares,
-        such as positions or negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
+        such as positions or negative examples, belong to no sample. Expand such ids to one row per sample before the
+        lookup.
 
         Parameters
         ----------
@@ -206,7 +207,7 @@ class Capture:
         TypeError
             Another operation also used the weights, and its gradient cannot be split by sample.
         ValueError
-            Lookups or products have different numbers of samples.
+            Lookups or products have different numbers of samples, or ids have the shape ().
         """
         axis, made = check_axis(sample_axis), {}
         for name, lookups, products in self._arrived():

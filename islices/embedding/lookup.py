@@ -185,7 +185,7 @@ class _Request(NamedTuple):
     options: LookupOptions
     mask: Any
     samples: tuple[Array, ...]  # the extra arrays that `LookupOptions.at_offsets` describes
-    present: Array | None  # int32, with the shape of ids: 1 for a row, 0 for an absent id; None if no id is absent
+    present: Array | None  # int32, with the shape of ids: 0 for an absent id, else 1; None if no id can be absent
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -215,7 +215,7 @@ def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None 
     weights = source.weights
     if present is not None:
         with B.scope():
-            if B.shape(weights)[0] == 0:  # the table has no rows, so that all ids are absent
+            if B.shape(weights)[0] == 0:  # the table has no rows, so all ids are absent
                 return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
             ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
         extras = (*extras, present)
@@ -234,7 +234,7 @@ def _lookup_rows(request: _Request) -> Array:
     B, source, ids, options, mask, _, present = request
     rows = _read(request)
     with B.scope():
-        padding = None if source.watched else options.padding_idx  # a watched table drops these slices later
+        padding = None if source.watched else options.padding_idx  # a watched table's padding is dropped later
         keep = members(B, ids, check_mask(B, mask, ids, rows), padding, None, in_range=True)
         if keep is not None:  # where keep is 0, no gradient flows to the row
             rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)

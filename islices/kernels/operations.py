@@ -168,8 +168,8 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """Return an iterator over the results of `group` for each array of indices. Threads divide the arrays among
-    themselves."""
+    """Return an iterator over the results of `group` for each array of indices. If there are many indices, threads
+    divide the arrays among themselves."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -252,7 +252,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
     """Return (sums, ids) of a few slices, computed by one compiled call that also checks the indices.
 
-    Return None if an index is out of range, or if there are too many slices.
+    Return None if an index is out of range, if the indices cannot be grouped, or if there are too many slices.
     """
     matrix, name = _rows(values)
     n, width = matrix.shape

@@ -93,8 +93,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             bins[bin, 0] |= first  # 1 if there is a NaN
             bins[bin, 1] = 1
         else:
-            # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale.
-            # float64 numbers are scaled below 1 by two factors, since a single one may be out of range
+            # a bin's numbers are below 2^above, its terms below 2^(ord * above). Terms of float32 are cut at that
+            # scale. float64 numbers are scaled below 1 by two factors, since a single one may be out of range
             above = bin - bias + 1
             scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if wide else (1.0, 1.0)
             unit = 1.0 if wide else power_of_two(above if sizes else 2 * above)

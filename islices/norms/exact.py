@@ -11,7 +11,7 @@ left.
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
 of a float32 is exact in float64; a float64 is first cut into two halves, and only the square of the lower half may be
-rounded. `_finish` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
+rounded. `_digits` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
 precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
@@ -200,8 +200,8 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float. If the shape is unknown
-    in traced code, the bound is an array of shape (1,).
+    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float, or an array of shape
+    (1,) if the shape is unknown in traced code.
     """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])
