@@ -53,7 +53,9 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that computes fn and its gradients: by default IndexedSlices for Tables, else dense arrays.
+    """Return a function that computes fn and its gradients.
+
+    By default, the gradient of a Table is an `IndexedSlices`, and the gradient of an array is a dense array.
 
     Parameters
     ----------

@@ -74,8 +74,8 @@ def lookup(
         has a padding_idx, this number is the default, and any other number raises ValueError.
     mask : boolean array of ids' shape, optional
         Where mask is False, the row does not count in its bag, and its gradient is zero, even if the row contains NaN.
-        Without a combiner the result still contains the row. For ragged ids the mask has the same ragged form, or the
-        shape of the ids' values.
+        Without a combiner the result still contains the row. For ragged ids the mask has the shape of the ids' values
+        or, unless the ids are a pair, the same ragged form.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members, or with weights by the sum of the

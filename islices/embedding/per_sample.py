@@ -337,7 +337,7 @@ def check_axis(sample_axis: Any) -> int:
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
     """Return the axis of the samples in an array whose last `trailing` axes do not count.
 
-    The result is `axis`, or the last axis that counts if `axis` is larger.
+    The result is `axis`, but at most the last axis that counts.
     """
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
@@ -504,8 +504,9 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Raises
     ------
     ValueError, TypeError
-        max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in traced code.
+        max_norm is neither a number >= 0 nor a 0-d array of the framework, a leaf is not accepted, the leaves'
+        frameworks or numbers of samples differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in
+        traced code.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -642,7 +643,7 @@ def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Mat
     values, indices, samples, *factors = arrays
     with B.scope():
         sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
-        # counted from 1, since the first start is 0
+        # the samples, counted from 1, since the first start is 0
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
         if not factors:

@@ -38,7 +38,7 @@ SHARED = 1 << 21
 FEW = 1 << 18
 #: the number of slots from which grouping in one thread takes longer than waking another thread
 ROUSED = 1 << 15
-#: no row numbers, for kernels that then write row r of the result in place r
+#: no row numbers, for kernels that then write sum r to row r of the result
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
 #: a number of rows that exceeds every index

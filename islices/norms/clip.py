@@ -153,9 +153,9 @@ def clip_by_norm(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
-        FloatingPointError, and "zero" makes all values zero. With axes, this applies only to the values that the NaN or
-        infinite norm covers. With "propagate" and semantics "tensorflow" or "keras", the framework's formula decides:
-        an infinite norm makes finite values zero.
+        FloatingPointError, and "zero" makes all values zero. With axes, "propagate" and "zero" change only the values
+        that the NaN or infinite norm covers. With "propagate" and semantics "tensorflow" or "keras", the framework's
+        formula decides: an infinite norm makes finite values zero.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def clip_by_norm(
         max_norm is negative or NaN, axes do not exist or occur twice, semantics or nonfinite is unknown, or nonfinite
         is "raise" in traced code.
     FloatingPointError
-        nonfinite is "raise", and the norm is NaN or infinite.
+        nonfinite is "raise", and a norm is NaN or infinite.
 
     Notes
     -----

@@ -4,8 +4,8 @@ Frameworks sum in different orders, with different numbers of threads. So the la
 differ between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest.
 The multiples of one unit can be added in any order without rounding. With two cuts (more for very many terms), the sums
 of the multiples and of the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it
-lies close to the midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the
-midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
+lies close to the midpoint of two adjacent float64 numbers. In that case `_finish` finds the sign of the exact sum minus
+the midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
 left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful

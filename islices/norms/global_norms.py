@@ -45,10 +45,12 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Raises
     ------
     TypeError
-        A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks.
+        A leaf contains integers or belongs to no framework, the leaves belong to different frameworks, ord is not a
+        real number, or replicated contains an object that is not a bool.
     ValueError
         ord is not 1, 2 or inf, or replicated does not fit the tree's structure. Or ord or replicated leaves differ
-        between ranks; then every rank raises the error.
+        between ranks; then every rank raises the error, but traced leaves are not compared. Or the ranks are processes,
+        and a leaf is traced.
     RankError, RankTimeout
         The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 

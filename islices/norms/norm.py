@@ -128,7 +128,7 @@ class Total(NamedTuple):
     Clipping functions compute factors from `exact`, gradients flow through `attached`, and the user gets `given`.
     """
 
-    E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
+    E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the leaves' backend
     exact: Array  # the norm in float64, shape (1,), a constant in differentiation
     dtype: str  # the dtype of `given`, by clause 8
     given: Any  # the norm rounded to dtype, a 0-d array of the leaves' framework

@@ -405,7 +405,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
     own, norms = _unit_norms(B, weights, units)
     if own is E:
         return norms
-    with B.scope():  # the norms of either the parameters or the gradient are traced
+    with B.scope():  # only the parameters' norms, or only the gradient's norms, are traced
         return B.asarray(norms, values) if own is modes.HOST else norms
 
 
