@@ -115,10 +115,11 @@ def value_and_grad(
         fn is not callable, a flag is not a bool, argnums or sample_axis are not ints, a differentiated argument
         contains no Table and no float array, or frameworks are mixed. The loss is not a float array, or fn returns no
         pair although has_aux is True. A table is used other than by lookup (JAX also accepts Table.weights, with
-        per_sample only in products), or looked up where its gradient would be wrong (a TensorFlow loop body). With
-        sparse=, a differentiated argument contains a Table, a flag of a leaf is not a bool, or a marked leaf is not a
-        float array with at least one axis. Or fn uses a marked array other than to read rows; in JAX and torch, the
-        message then names the operation and the line.
+        per_sample only in products), or looked up where its gradient would be wrong (a TensorFlow loop body). In torch,
+        fn changes in place a tensor that is differentiated or needed again. With sparse=, a differentiated argument
+        contains a Table, a flag of a leaf is not a bool, or a marked leaf is not a float array with at least one axis.
+        Or fn uses a marked array other than to read rows; in JAX and torch, the message then names the operation and
+        the line.
     ValueError
         argnums is empty, repeats an argument, or contains a number that is not the position of an argument.
         sample_axis is negative. Without per_sample, the loss is not one number. With per_sample, the loss is not a
@@ -133,7 +134,7 @@ def value_and_grad(
         with per_sample. With per_sample, a table has scale_by_freq=True, or dense arrays are differentiated together
         with a lookup of ragged ids or with offsets. Within JAX's scan or vmap, a table with scale_by_freq=True is
         looked up. With per_sample, a table is looked up within JAX's scan, or used in a product within scan or vmap. In
-        torch, a call with sparse= cannot run within another value_and_grad.
+        torch, the call is within torch.func.grad or vmap, or a call with sparse= is within another value_and_grad.
 
     Notes
     -----
@@ -193,7 +194,7 @@ class GradOptions(NamedTuple):
 
 @dataclass
 class _Samples:
-    """The options and the state of one function with gradients per sample."""
+    """The options and the state of one function that `value_and_grad` returned with per_sample=True."""
 
     axis: int
     unchecked: bool  # True if a check was requested, until the first eager call has been checked
@@ -273,7 +274,7 @@ def _differentiate_rows(
 ) -> tuple[Any, Any]:
     """Call the user's function, and return (value, gradients with respect to plain arrays).
 
-    `sparse` marks the arrays that fn reads by rows.
+    `sparse` marks the arrays that get row-sparse gradients.
     """
     call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
@@ -307,7 +308,7 @@ def _differentiate_rows(
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
-    """Return a PerSample of slices that are ordered by sample, with equally many slices for each sample."""
+    """Convert slices to a PerSample. The slices are ordered by sample, with the same number of slices per sample."""
     each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, absent=True)
@@ -340,7 +341,7 @@ def _check_count(count: int, samples: int) -> None:
 
 # ---------------------------------------------------------------------- the call
 class _Call:
-    """A call of the user's function, and the means to repeat the call with other arguments."""
+    """The user's function and the arguments of one call. An instance can call the function with other arguments."""
 
     def __init__(
         self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]

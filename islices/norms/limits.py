@@ -21,7 +21,7 @@ from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
-    """The limit of a clipping function (a max_norm or a bound). The limit is a number, or an array if it is traced.
+    """The limit of a clipping function, such as max_norm. The limit is a number, or an array if it is traced.
 
     `number` is None if the limit is traced; `array` and `backend` are then set.
     """

@@ -123,7 +123,7 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 
 
 class Total(NamedTuple):
-    """The norm of some leaves before clipping.
+    """The norm of some leaves.
 
     Clipping functions compute factors from `exact`, gradients flow through `attached`, and the user gets `given`.
     """
