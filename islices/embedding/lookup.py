@@ -37,7 +37,7 @@ class LookupOptions(NamedTuple):
     padding_idx: int | None = None
     scale_by_freq: bool = False
     #: True if ids have offsets or are ragged; then two extra arrays are the sample of each id, and an array with one
-    #: entry per sample. These are the first two extra arrays, or follow the two arrays of `combiner`
+    #: entry per sample. These two arrays come first, or follow the two arrays of `combiner`
     at_offsets: bool = False
     #: True if ids may be absent; then the last extra array is 0 for each absent id
     absent: bool = False

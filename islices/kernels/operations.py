@@ -1,8 +1,8 @@
 """The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
-The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape
-(n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
-contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
+The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape (n,
+*row_shape). float16 values have the dtype float16, and bfloat16 values have the dtype uint16. An input array that is
+not contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
 `islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
 """
 
@@ -41,7 +41,7 @@ ROUSED = 1 << 15
 #: no row numbers, for kernels that then write sum r to row r of the result
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
-#: a number of rows that exceeds every index
+#: the number of rows that stands for no limit
 _ANY = 2**63 - 1
 #: the number of parts per thread, so that a delayed thread does not delay the others
 PARTS = 4
@@ -294,8 +294,8 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     """Return the norm of one small leaf, computed by one compiled call. If there are indices, duplicates are summed.
 
-    Return None if there are no values or too many, if the indices cannot be grouped, or if the rounding of the norm is
-    undecided.
+    Return None if there are no values, too many values or too many indices, if the indices cannot be grouped, or if the
+    rounding of the norm is undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None

@@ -175,7 +175,7 @@ def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loop
     for _ in range(cuts - 1):
         units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
-    # sums of terms that are not rounded products often lie exactly at a midpoint, without a rest
+    # unrounded terms often leave no rest, even at a midpoint; then the sum of the absolute rests bounds the error by 0
     few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
     parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
     if few:
