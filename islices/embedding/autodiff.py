@@ -1,8 +1,9 @@
 """Compute gradients of a function with respect to tables and dense arrays, on every framework except NumPy.
 
 The framework differentiates with respect to the rows or bags that `lookup` returned, not with respect to the table
-(`Backend.differentiate`). So the gradient has one slice per looked-up row, and the cost is proportional to the number
-of these rows. In JAX, a function may also use `Table.weights`; the gradient is then dense. SPEC clauses 12, 14 and 17.
+(`Backend.differentiate`). So a table's gradient has one slice per looked-up row, except for padding and absent ids, and
+lookups need no array of the table's size. In JAX, a function may also use `Table.weights`; without per_sample, the
+gradient is then dense. SPEC clauses 12, 14 and 17.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that computes fn and its gradients: by default IndexedSlices for Tables, else dense arrays.
+    """Return a function that computes fn and its gradients.
+
+    By default, the gradient of a Table is an `IndexedSlices`, and the gradient of an array is a dense array.
 
     Parameters
     ----------
@@ -67,16 +70,17 @@ def value_and_grad(
     has_aux : bool
         True if fn returns a pair (loss, aux), where aux is any object.
     sparse : callable, pytree of bools, "auto" or "always", optional
-        Marks the plain arrays that get `IndexedSlices`; fn must use them only to read rows (JAX, torch and TensorFlow).
-        A callable gets the path of a leaf in the gradients, in the notation of `jax.tree_util.keystr`
-        ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools has one bool for each leaf or
-        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only by
-        rows, if the array has more rows than fn reads. "always" marks these arrays however many rows fn reads. In JAX,
-        rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows.
-        fn may also read rows of ``w.astype(...)``, and may read rows within jit, vmap, remat, cond and scan. In torch,
-        rows are read by embedding and embedding_bag (without scale_grad_by_freq, and not with max), index_select and
-        ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the
-        framework's gradients. By default, no array gets `IndexedSlices`.
+        Marks the plain arrays that get `IndexedSlices` (JAX, torch and TensorFlow). If a callable or a pytree marks an
+        array, fn must use the array only to read rows. A callable gets the path of a leaf in the gradients, in the
+        notation of `jax.tree_util.keystr` ("['params']['embed']['embedding']"), and returns a bool. A pytree of bools
+        has one bool for each leaf or subtree of the differentiated arguments. "auto" marks each array of two dimensions
+        or more that fn reads only by rows, if the array has more rows than fn reads. "always" marks these arrays
+        however many rows fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, and
+        static and dynamic slices of whole rows. In JAX, fn may also read rows of ``w.astype(...)``, and may read rows
+        within jit, vmap, remat, cond and scan. In torch, rows are read by embedding and embedding_bag (without
+        scale_grad_by_freq and without mode "max"), index_select along axis 0 and ``w[ids]``; in TensorFlow, by
+        tf.gather and tf.nn.embedding_lookup. Arrays that are not marked get the framework's gradients. By default, no
+        array gets `IndexedSlices`.
     per_sample : bool
         True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients of
         tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Gradients of dense arrays have shape (B,
@@ -102,27 +106,35 @@ def value_and_grad(
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, or with per_sample the
         vector of losses. grads has the structure of the differentiated arguments. A table's gradient is not coalesced:
         it has one slice for each looked-up row, in order, except for padding and absent ids. A table that is not looked
-        up has an empty gradient. In JAX, the gradient of a table whose `Table.weights` fn uses is dense.
+        up has an empty gradient. In JAX without per_sample, the gradient of a table whose `Table.weights` fn uses is
+        dense.
 
     Raises
     ------
     TypeError
-        fn is not callable, a flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks
-        are mixed. The loss is not a floating-point number. A table is used other than by lookup (JAX also accepts
-        Table.weights), or looked up where its gradient would be wrong (a TensorFlow loop body). With sparse=, a
-        differentiated argument is a Table, a marked array does not contain floats, or fn uses a marked array other than
-        to read rows. In JAX and torch, the message then names the operation and the line.
+        fn is not callable, a flag is not a bool, argnums or sample_axis are not ints, a differentiated argument
+        contains no Table and no float array, or frameworks are mixed. The loss is not a float array, or fn returns no
+        pair although has_aux is True. A table is used other than by lookup (JAX also accepts Table.weights, with
+        per_sample only in products), or looked up where its gradient would be wrong (a TensorFlow loop body). In torch,
+        fn changes in place a tensor that is differentiated or needed again. With sparse=, a differentiated argument
+        contains a Table, a flag of a leaf is not a bool, or a marked leaf is not a float array with at least one axis.
+        Or fn uses a marked array other than to read rows; in JAX and torch, the message then names the operation and
+        the line.
     ValueError
-        A number in argnums is not the position of an argument, or the loss has more than one number. With per_sample,
-        the loss is not a vector with one entry per sample, or samples influence each other. Or sparse is an unknown
-        string, a pytree of another structure, or a function that marks no leaf.
+        argnums is empty, repeats an argument, or contains a number that is not the position of an argument.
+        sample_axis is negative. Without per_sample, the loss is not one number. With per_sample, the loss is not a
+        vector with one entry per sample, the numbers of samples differ, or samples influence each other. Or sparse is
+        an unknown string, a pytree whose structure differs from that of the differentiated arguments, or a function
+        that marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
         The arrays are NumPy arrays, for which no framework records gradients (use `embedding_grad`). MXNet supports
-        neither second derivatives nor sparse=. Only JAX supports sparse= together with per_sample. With per_sample, a
-        table has scale_by_freq=True, or dense arrays are differentiated together with a lookup of ragged ids or with
-        offsets. In torch, a call with sparse= cannot run within another value_and_grad.
+        neither second derivatives nor sparse=, and with per_sample no dense arrays. Only JAX supports sparse= together
+        with per_sample. With per_sample, a table has scale_by_freq=True, or dense arrays are differentiated together
+        with a lookup of ragged ids or with offsets. Within JAX's scan or vmap, a table with scale_by_freq=True is
+        looked up. With per_sample, a table is looked up within JAX's scan, or used in a product within scan or vmap. In
+        torch, the call is within torch.func.grad or vmap, or a call with sparse= is within another value_and_grad.
 
     Notes
     -----
@@ -172,7 +184,7 @@ def value_and_grad(
 
 
 class GradOptions(NamedTuple):
-    """The options of `value_and_grad` that are the same for every call."""
+    """The options of `value_and_grad`, except sparse."""
 
     argnums: int | Sequence[int]  # the user's argument
     numbers: tuple[int, ...]
@@ -182,7 +194,7 @@ class GradOptions(NamedTuple):
 
 @dataclass
 class _Samples:
-    """The options and the state of one function with gradients per sample."""
+    """The options and the state of one function that `value_and_grad` returned with per_sample=True."""
 
     axis: int
     unchecked: bool  # True if a check was requested, until the first eager call has been checked
@@ -262,7 +274,7 @@ def _differentiate_rows(
 ) -> tuple[Any, Any]:
     """Call the user's function, and return (value, gradients with respect to plain arrays).
 
-    `sparse` marks the arrays that fn reads by rows.
+    `sparse` marks the arrays that get row-sparse gradients.
     """
     call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
@@ -296,7 +308,7 @@ def _differentiate_rows(
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
-    """Return a PerSample of slices that are ordered by sample, with equally many slices for each sample."""
+    """Convert slices to a PerSample. The slices are ordered by sample, with the same number of slices per sample."""
     each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, absent=True)
@@ -329,7 +341,7 @@ def _check_count(count: int, samples: int) -> None:
 
 # ---------------------------------------------------------------------- the call
 class _Call:
-    """A call of the user's function, and the means to repeat the call with other arguments."""
+    """The user's function and the arguments of one call. An instance can call the function with other arguments."""
 
     def __init__(
         self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -432,7 +444,7 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     """Return one slice for each id of a lookup, in order, including padding and absent ids (-1)."""
     weights, combiner = table._source.weights, one.static.combiner
-    present = one.extras[-1] if one.static.absent else None  # 1 for each id that is a row
+    present = one.extras[-1] if one.static.absent else None  # 0 for each absent id, else 1
     rows, *row_shape = B.shape(weights)
     if combiner is None:
         return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)

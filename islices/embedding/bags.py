@@ -1,12 +1,13 @@
 """Reduce bags of rows to one row each (sum, mean, sqrtn or max), and compute the gradient of the reduction.
 
-The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So the
-value and the gradient have the same bits on every framework. The host computes both for arrays in CPU memory, unless
-the code is traced, a second derivative is recorded, or the mode of `execution` is "framework". SPEC clause 19.
+The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So on
+the CPU, the value and the gradient have the same bits in every framework. The host computes both for arrays in CPU
+memory, unless the code is traced, a second derivative is recorded, or the mode of `execution` is "framework". In traced
+code, compiled kernels may still add the rows of bags. SPEC clause 19.
 
-Members that do not count (padding, masked, absent, out of range under a trace) keep their slots. The values of these
-slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the gradient has one
-slice per occurrence.
+Members that do not count (padding, masked, absent, out of range under a trace) keep their slots in these operations.
+The values of these slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the
+gradient with respect to the rows has one row per member.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from islices.norms.exact import row_sums
 #: the reduction of the rows of a bag to one row
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
-#: combiners whose result is linear in the rows: they accept weights, and the gradient of the rows does not depend on
-#: the rows
+#: combiners whose result is linear in the rows: they accept weights, and the gradient with respect to the rows does not
+#: depend on the rows
 LINEAR = ("sum", "mean", "sqrtn")
 
 

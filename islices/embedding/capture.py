@@ -43,22 +43,25 @@ def capture(model: Any) -> Capture:
     -------
     Capture
         A context manager. Run the model and an ordinary backward pass within the context. Then `Capture.gradients` and
-        `Capture.per_sample` return the gradients, even after the context has ended.
+        `Capture.per_sample` return the gradients, even after the context has ended. If a Keras model runs in a
+        tf.function, call these methods in the same function.
 
     Raises
     ------
     TypeError
         The model's type is not supported. Entering the context raises TypeError if the model has no stock embedding
         layers, or if a layer cannot be hooked.
+    RuntimeError
+        The context is entered twice, or within a function that torch.compile compiles.
 
     Notes
     -----
     The framework still computes its gradient of the weights, which is dense for torch layers with sparse=False. Freeze
     the layer (requires_grad=False, trainable=False, grad_req="null") to get only the captured gradient. The captured
-    gradient covers only the captured layers; `Capture.gradients` raises TypeError if a gradient within the context came
-    from another use of the weights. SPEC clause 12 defines scaling by frequency, which torch's
-    EmbeddingBag(scale_grad_by_freq=True) computes differently. Clause 14 defines the gradients of tied weights per
-    sample.
+    gradient covers only the captured layers. `Capture.gradients` and `Capture.per_sample` raise TypeError if a gradient
+    within the context came from another use of the weights. On Gluon, another use raises TypeError at once.
+    SPEC clause 12 defines scaling by frequency, which torch's EmbeddingBag(scale_grad_by_freq=True) computes
+    differently. Clause 14 defines the gradients of tied weights per sample.
 
     Examples
     --------
@@ -156,10 +159,10 @@ class Capture:
 
         Returns
         -------
-        dict of str to IndexedSlices
-            A gradient is not coalesced: it has one slice for each looked-up row except padding, in the order of the
-            forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an output
-            layer used the weights too, the gradient is a dense array. Weights that several layers share have one
+        dict of str to IndexedSlices, or to a dense array
+            Slices are not coalesced: a gradient has one slice for each looked-up row except padding, in the order of
+            the forward passes. A layer that was not used, or that no gradient reached, has an empty gradient. If an
+            output layer used the weights too, the gradient is a dense array. Weights that several layers share have one
             gradient, under the first layer's name.
 
         Raises
@@ -167,7 +170,8 @@ class Capture:
         RuntimeError
             No captured layer has run.
         TypeError
-            Another operation also used the weights, and its gradient would be missing here.
+            Another operation also used the weights, and its gradient would be missing here. Or a Keras model ran in a
+            tf.function that has ended.
         """
         made = {}
         for name, lookups, products in self._arrived():
@@ -181,7 +185,8 @@ class Capture:
         The loss must be the sum, not the mean, over the samples of one batch; call `clear` between batches. The loss of
         a sample must not depend on other samples, which rules out batch norm. A capture does not see the losses, so it
         cannot check that samples are independent; `value_and_grad` with per_sample=True can. Ids that the batch shares,
-        such as positions or negatives, belong to no sample. Expand such ids to one row per sample before the lookup.
+        such as positions or negative examples, belong to no sample. Expand such ids to one row per sample before the
+        lookup.
 
         Parameters
         ----------
@@ -189,7 +194,7 @@ class Capture:
             The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
             For time-major ids (L, B), pass 1. An array with fewer axes has its samples along its last axis. The last
             axis of ids of bags, and of inputs of output layers, does not count. For ids with offsets, the bags are the
-            samples.
+            samples; for torch's nested ids, the rows are the samples.
 
         Returns
         -------
@@ -204,9 +209,10 @@ class Capture:
         NotImplementedError
             A layer scales by frequency.
         TypeError
-            Another operation also used the weights, and its gradient cannot be split by sample.
+            Another operation also used the weights, and its gradient cannot be split by sample. Or a Keras model ran
+            in a tf.function that has ended.
         ValueError
-            Lookups or products have different numbers of samples.
+            Lookups or products have different numbers of samples, or ids have the shape ().
         """
         axis, made = check_axis(sample_axis), {}
         for name, lookups, products in self._arrived():
@@ -261,7 +267,7 @@ class Capture:
         return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return (slices including padding, ids, the layout of bags or None) for one use of a layer."""
+        """Return (slices including padding, ids, the layout of bags or samples, or None) for one use of a layer."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids

@@ -18,7 +18,7 @@ from islices.core.slices import check_indices
 
 #: the dtypes that masks may have, apart from floats on backends with `Backend.whole_floats`
 MASKS = ("bool", *INDICES, "uint8")
-#: a narrower dtype that ids may have -> the dtype to which they are converted
+#: a dtype that ids may have, other than int32 and int64 -> the dtype to which such ids are converted
 WIDENED = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}
 ID_NAMES = ", ".join((*INDICES, *WIDENED))
 #: the treatment of a negative id: "raise" an error, or "drop" the id as absent
@@ -35,8 +35,8 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
     """Return ids, offsets or lengths as an int32 or int64 array of the backend. Raise TypeError if the conversion is
     impossible.
 
-    Floats that are whole numbers are accepted if `Backend.whole_floats` is set; a number beyond int64 raises
-    IndexError.
+    If `Backend.whole_floats` is set, float arrays of the backend that contain whole numbers are accepted; a number
+    beyond int64 raises IndexError.
     """
     if isinstance(ids, np.ndarray):
         ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
@@ -64,7 +64,7 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
 
 
 def _widened(B: Backend, ids: Array, dtype: str) -> Array:
-    """Convert ids of a narrower dtype to int32 or int64. JAX without x64 stores int64 as int32."""
+    """Convert ids of a dtype in `WIDENED` to int32 or int64. JAX without x64 stores int64 as int32."""
     with B.scope():
         if dtype == "int32":
             return B.astype(ids, dtype)
@@ -74,7 +74,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
-    """Return floats as a flat float64 array, or raise TypeError unless all of them are whole numbers."""
+    """Return floats as a flat float64 array. Raise TypeError unless all floats are whole numbers."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
     whole = np.isfinite(flat) & (np.trunc(flat) == flat)
@@ -153,7 +153,7 @@ def axis_back(B: Backend, x: Array, axis: int) -> Array:
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
     """Return mask as an int32 array of the backend with the shape of ids: 0 for False, 1 for True. None stays None.
 
-    Raise TypeError for another kind of mask, and ValueError for another shape.
+    Raise TypeError if the mask's type or dtype is not accepted, and ValueError if its shape differs from that of ids.
     """
     if mask is None:
         return None

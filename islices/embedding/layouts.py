@@ -39,7 +39,7 @@ class Ragged(NamedTuple):
     def with_rows(self, rows: Array) -> Any:
         """Return looked-up rows (n, ..., *row_shape) in the form of the ids: a ragged array, or a pair (rows, lengths).
 
-        Raise ValueError if the framework has no ragged array of rows.
+        Raise ValueError if the ids are of a kind that cannot contain rows, such as a tf.SparseTensor.
         """
         if self.parts is None:
             return rows, self.lengths

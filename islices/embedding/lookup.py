@@ -36,8 +36,8 @@ class LookupOptions(NamedTuple):
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
-    #: True if the ids of all samples are in one flat array; then two extra arrays are the sample of each id, and an
-    #: array with one entry per sample (the first two, or the next two after those of `combiner`)
+    #: True if ids have offsets or are ragged; then two extra arrays are the sample of each id, and an array with one
+    #: entry per sample. These two arrays come first, or follow the two arrays of `combiner`
     at_offsets: bool = False
     #: True if ids may be absent; then the last extra array is 0 for each absent id
     absent: bool = False
@@ -74,8 +74,8 @@ def lookup(
         has a padding_idx, this number is the default, and any other number raises ValueError.
     mask : boolean array of ids' shape, optional
         Where mask is False, the row does not count in its bag, and its gradient is zero, even if the row contains NaN.
-        Without a combiner the result still contains the row. For ragged ids the mask has the same ragged form, or the
-        shape of the ids' values.
+        Without a combiner the result still contains the row. For ragged ids the mask has the shape of the ids' values
+        or, unless the ids are a pair, the same ragged form.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members, or with weights by the sum of the
@@ -185,7 +185,7 @@ class _Request(NamedTuple):
     options: LookupOptions
     mask: Any
     samples: tuple[Array, ...]  # the extra arrays that `LookupOptions.at_offsets` describes
-    present: Array | None  # int32, with the shape of ids: 1 for a row, 0 for an absent id; None if no id is absent
+    present: Array | None  # int32, with the shape of ids: 0 for an absent id, else 1; None if no id can be absent
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -215,7 +215,7 @@ def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None 
     weights = source.weights
     if present is not None:
         with B.scope():
-            if B.shape(weights)[0] == 0:  # the table has no rows, so that all ids are absent
+            if B.shape(weights)[0] == 0:  # the table has no rows, so all ids are absent
                 return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
             ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
         extras = (*extras, present)
@@ -234,7 +234,7 @@ def _lookup_rows(request: _Request) -> Array:
     B, source, ids, options, mask, _, present = request
     rows = _read(request)
     with B.scope():
-        padding = None if source.watched else options.padding_idx  # a watched table drops these slices later
+        padding = None if source.watched else options.padding_idx  # a watched table's padding is dropped later
         keep = members(B, ids, check_mask(B, mask, ids, rows), padding, None, in_range=True)
         if keep is not None:  # where keep is 0, no gradient flows to the row
             rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)

@@ -43,7 +43,7 @@ def embedding_grad(
         The gradient with respect to the looked-up rows. For ragged ids, upstream is ragged too, or is an array with one
         row per id.
     ids : int32 or int64 array of any shape, or ragged as in `lookup`
-        The ids of the lookup, an array of the same framework or of NumPy.
+        The ids of the lookup, an array of upstream's framework or of NumPy.
     num_rows : int
         The number of rows of the table.
     padding_idx : int, optional
@@ -59,7 +59,7 @@ def embedding_grad(
     -------
     IndexedSlices
         The slices are in order of occurrence, and are not coalesced. Slices of the padding row and of absent ids are
-        left out; under jax.jit they become padding slots. Without padding_idx, mask, absent ids and scale_by_freq, the
+        left out; under jax.jit they become empty slots. Without padding_idx, mask, absent ids and scale_by_freq, the
         result may share memory with upstream and ids.
 
     Raises
@@ -149,7 +149,10 @@ class Upstream(NamedTuple):
 
 
 def accept_upstream(upstream: Any, ids: Any, num_rows: Any, padding_idx: Any, mask: Any, invalid: Any) -> Upstream:
-    """Return the arguments of `embedding_grad` and `per_sample` as slices, or raise TypeError or ValueError."""
+    """Return the arguments of `embedding_grad` or `per_sample` as an `Upstream`.
+
+    Raise TypeError, ValueError or IndexError if the arguments do not fit.
+    """
     drop, samples, present = check_invalid(invalid), None, None
     B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
     ragged = None if B is None or B.is_array(ids) else accept_ragged(B, ids, upstream)
@@ -254,8 +257,8 @@ def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     """Return padding_idx as a row number; a negative number counts from the end (SPEC clause 12). None stays None.
 
-    Raise TypeError for any other object, and IndexError for a number out of range. If num_rows is None, a negative
-    number raises ValueError.
+    Raise TypeError for an object that is neither None nor an int, and IndexError for a number out of range. If num_rows
+    is None, a number below 0 or above int64 raises ValueError.
     """
     if padding_idx is None:
         return None
@@ -283,7 +286,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
     Returns
     -------
     same type as x
-        A sparse gradient loses the slices of this row (under jax.jit they become padding slots). A dense gradient gets
+        A sparse gradient loses the slices of this row (under jax.jit they become empty slots). A dense gradient gets
         zeros in this row.
 
     Raises
@@ -309,7 +312,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
 
 
 def scale_by_frequency(x: T) -> T:
-    """Divide each stored slice by the number of times that its index occurs in x.
+    """Divide each slice of a gradient by the number of times that the slice's index occurs in that gradient.
 
     Parameters
     ----------

@@ -22,10 +22,10 @@ AUTO, ALWAYS = "auto", "always"
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that `sparse` marks; for "auto" and "always" return all candidates, which have
-    two dimensions or more.
+    """Return the positions of the leaves that `sparse` marks. For "auto" and "always", return the positions of all
+    candidates: the float arrays of two dimensions or more.
 
-    `names` are the leaves' paths, and `floats` the positions of the float arrays that may have row-sparse gradients.
+    `names` are the leaves' paths; `floats` are the positions of the float arrays, which may have row-sparse gradients.
     `prefix` converts a pytree of flags to one flag per leaf, or raises ValueError. Raise TypeError or ValueError if
     `sparse` is not accepted.
     """

@@ -38,9 +38,9 @@ T = TypeVar("T")
 class PerSample:
     """The gradients of one table for each of B samples, stored as slices with sample numbers.
 
-    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `Capture.per_sample` return instances. An instance
-    stores one slice for each occurrence of a row, like an `IndexedSlices`. Instances are immutable, and are pytrees for
-    JAX.
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `Capture.per_sample` return instances. An instance stores
+    one slice for each occurrence of a row, like an `IndexedSlices` that is not coalesced. Instances are immutable, and
+    are pytrees for JAX.
 
     Attributes
     ----------
@@ -95,12 +95,12 @@ class PerSample:
 
     @property
     def values(self) -> Array:
-        """Return the rows of all slices, shape ``(n, *row_shape)``."""
+        """Return the values of all slices, an array of shape ``(n, *row_shape)``."""
         return self._part(0)
 
     @property
     def indices(self) -> Array:
-        """Return the row number of each slice, shape (n,)."""
+        """Return the row number of each slice, an array of shape (n,)."""
         return self._part(1)
 
     @property
@@ -167,7 +167,7 @@ class PerSample:
         Parameters
         ----------
         max_norm : float, or 0-d array of the framework
-            0 makes all values zero; inf changes nothing.
+            If a sample's norm is finite, 0 makes the sample's gradient zero, and inf does not change it.
         nonfinite : {"propagate", "raise", "zero"}
             The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
             FloatingPointError, and "zero" makes these values zero.
@@ -219,6 +219,8 @@ class PerSample:
         ------
         TypeError, IndexError
             b is not an int, or there is no sample b.
+        MemoryError
+            For a tied table, the dense array would exceed this machine's memory.
         """
         number = whole_number(b)
         if number is None:
@@ -277,7 +279,7 @@ def per_sample(
         The gradient, with respect to the looked-up rows, of a loss that is a sum over samples. For ragged ids, upstream
         is ragged too, or is an array with one row per id.
     ids : int32 or int64 array, shape (B, ...), or ragged as in `lookup`
-        The ids of the lookup, an array of the same framework or of NumPy. The samples are along ``sample_axis``; for
+        The ids of the lookup, an array of upstream's framework or of NumPy. The samples are along ``sample_axis``; for
         ragged ids they are the outermost rows.
     num_rows : int
         The number of rows of the table.
@@ -335,7 +337,7 @@ def check_axis(sample_axis: Any) -> int:
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
     """Return the axis of the samples in an array whose last `trailing` axes do not count.
 
-    The result is `axis`, or the last axis that counts if `axis` is larger.
+    The result is `axis`, but at most the last axis that counts.
     """
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
@@ -404,8 +406,10 @@ def with_samples(
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """Return the common number of samples of the parts, or 0 if there are no parts. Raise ValueError if the numbers
-    differ."""
+    """Return the common number of samples of `parts`, or 0 if `parts` is empty.
+
+    Raise ValueError if the numbers differ.
+    """
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -486,7 +490,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
         A leaf that is None stays None.
     max_norm : float, or 0-d array of the framework
-        0 makes all values zero; inf changes nothing.
+        If a sample's norm is finite, 0 makes the sample's gradient zero, and inf does not change it.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its sample NaN, "raise" raises
         FloatingPointError, and "zero" makes these values zero.
@@ -500,8 +504,9 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Raises
     ------
     ValueError, TypeError
-        max_norm is negative or not a number, a leaf is not accepted, the leaves' frameworks or numbers of samples
-        differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in traced code.
+        max_norm is neither a number >= 0 nor a 0-d array of the framework, a leaf is not accepted, the leaves'
+        frameworks or numbers of samples differ, or there are no leaves. Or nonfinite is unknown, or is "raise" in
+        traced code.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -557,7 +562,7 @@ def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
 
     if not isinstance(x, PerSample):
         return scaled(x, steps)
-    # clipping multiplies only x, the smaller factor of a product; zeros replace both factors
+    # clipping multiplies only one factor of a product, the inputs; zeros replace both factors
     whole = finite is None or (E is modes.HOST and finite.all())
     products = tuple(Product(g if whole else scaled(g, []), scaled(inputs, steps)) for g, inputs in x.products)
     return PerSample._trusted(B, (scaled(x.values, steps, x.samples), x.indices, x.samples, products), x.dense_shape)
@@ -638,7 +643,7 @@ def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Mat
     values, indices, samples, *factors = arrays
     with B.scope():
         sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
-        # counted from 1, since the first start is 0
+        # the samples, counted from 1, since the first start is 0
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
         if not factors:

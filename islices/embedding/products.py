@@ -1,14 +1,15 @@
 """The dense part of a tied table's gradient per sample, stored as factors. An output layer x @ table.T adds this part.
 
 Let g be the gradient with respect to the product. The dense part of sample b is the sum over t of the outer products
-of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For norms, no array of this shape is
-allocated per sample: blocks of rows are computed in float64, and their squares are summed.
+of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For norms, blocks of its rows are computed
+in float64, and their squares are summed.
 
-The host uses two shortcuts, in which no squares cancel. (Let S be the slices and D the dense part. If the two nearly
-cancel, |S|^2, |D|^2 and the cross term would give |S + D|^2 with only half of the bits correct. The factors' Gram
-matrices would give |D|^2 with the same loss.) Rows of D that slices also contain are computed separately and added to
-the slices' sums. If T is less than the width and x is finite, a factor (T, T) from the QR decomposition of the
-transposed x replaces x. The replacement does not change the norm. SPEC clause 14.
+Let S be the slices and D the dense part. The host uses two shortcuts for the norm of S + D. First, rows of D that
+slices also contain are computed separately and added to the slices' sums. Second, if T is less than the width and x is
+finite, a factor (T, T) from the QR decomposition of the transposed x replaces x. Apart from rounding, the replacement
+does not change the norm. Neither shortcut subtracts squares. If S and D nearly cancel, |S|^2, |D|^2 and the cross term
+would give |S + D|^2 with only half of the bits correct. The factors' Gram matrices would give |D|^2 with the same loss.
+SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def host_parts(
 
 
 def _narrow(right: Host) -> Host:
-    """Return a factor (T, r) that replaces `right` in left.T @ right without changing the norm of any row.
+    """Return a factor (T, r) that replaces `right` in left.T @ right; the norm of a row changes only by rounding.
 
-    The factor has fewer columns than `right` if T is less than the width and `right` is finite; else return `right`.
+    The factor has fewer columns than `right` if 0 < T < width and `right` is finite; else return `right`.
     """
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():

@@ -41,7 +41,8 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, ids or max_norm do not fit, nonfinite is unknown, or the gradient of the table is being taken.
+        dtypes, ids or max_norm do not fit, nonfinite is unknown, the gradient of the table is being taken, or the array
+        cannot be changed in place.
     FloatingPointError
         nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
         instead.

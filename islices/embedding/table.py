@@ -1,7 +1,8 @@
 """Define Table, a parameter with a row-sparse gradient.
 
 In a function that `value_and_grad` differentiates, `islices.embedding.lookup.lookup` reads a table, so the gradient
-stays sparse. In JAX, `Table.weights` may also read a table there; the gradient is then dense. SPEC clause 12.
+stays sparse. In JAX, `Table.weights` may also read a table there; without per_sample, the gradient is then dense.
+SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from islices.embedding.lookup_gradients import resolve_padding_idx
 
 
 class Table:
-    """A parameter for which `value_and_grad` returns an `IndexedSlices` if only lookups read the parameter.
+    """A parameter for which `value_and_grad` returns a row-sparse gradient if only lookups read the parameter.
 
     Parameters
     ----------
@@ -92,8 +93,8 @@ class Table:
     def weights(self) -> Array:
         """Return the whole table as an array.
 
-        In a function that `value_and_grad` differentiates, only JAX allows reading this attribute, which makes the
-        gradient dense. With other frameworks, reading the attribute there raises TypeError.
+        While `value_and_grad` differentiates with respect to this table, only JAX allows reading this attribute;
+        without per_sample, the gradient is then dense. With other frameworks, reading the attribute raises TypeError.
         """
         recorder = self._source.recorder
         if recorder is not None:

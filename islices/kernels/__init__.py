@@ -29,7 +29,8 @@ _looked = False
 _lock = Lock()
 #: the number of elements that NumPy computes on, with the same bits, before numba's slow import is worth its time
 WORTH = 1 << 22
-#: the number of elements that NumPy still computes on before that import; 0 if the user has chosen kernels
+#: the number of elements that NumPy still computes on before that import; 0 if ISLICES_KERNELS is set, and
+#: after ``use_kernels(True)``
 _unpaid: float = 0 if "ISLICES_KERNELS" in os.environ else WORTH
 
 
@@ -74,7 +75,8 @@ def use_kernels(on: bool) -> Iterator[None]:
 def active(work: float = math.inf) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None.
 
-    Before numba is imported, each call subtracts `work` from a budget. Once the budget is used up, numba is imported.
+    While kernels are on and numba is not imported, each call subtracts `work` from a budget. Once the budget is used
+    up, numba is imported.
     """
     global _unpaid
     if not _wanted.get():

@@ -84,7 +84,7 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, row, column), generate
 
 
-#: prefetch(array, row, column) asks the processor to load that element's cache line; the element need not exist
+#: prefetch(array, row, column) makes the processor load that element's cache line; the element need not exist
 prefetch: Any = intrinsic(_prefetch)
 
 

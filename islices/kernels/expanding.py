@@ -3,10 +3,10 @@
 numba can inline too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
 These copies took a third of a kernel's compilation time. This module rewrites the syntax tree instead. The module
 replaces a call with assignments of the arguments, the function's statements with renamed variables, and the returned
-value. numba handles all other calls, with the same result. Examples are calls of functions without source, with several
-returns or with nested scopes, and calls in expressions that are not always evaluated. A function called in an
-expression runs before the rest of the statement, so it must not change variables that the rest reads. May import:
-`islices.core.locks`.
+value. numba inlines the calls that this module cannot replace, with the same result. Examples are calls of functions
+without source, with several returns or with nested scopes, and calls in expressions that are not always evaluated. A
+function called in an expression runs before the rest of the statement, so it must not change variables that the rest
+reads. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations

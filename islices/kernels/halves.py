@@ -80,7 +80,7 @@ class Format(NamedTuple):
 
     @property
     def half(self) -> bool:
-        """True if values are 16-bit floats, so that computations use another dtype than memory."""
+        """Return True if values are 16-bit floats, so that computations use another dtype than memory."""
         return self.stored != self.wide
 
 

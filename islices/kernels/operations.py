@@ -1,8 +1,8 @@
 """The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
-The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape
-(n, *row_shape). float16 values have the dtype float16, and bfloat16 values the dtype uint16. An array that is not
-contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
+The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape (n,
+*row_shape). float16 values have the dtype float16, and bfloat16 values have the dtype uint16. An input array that is
+not contiguous, not aligned or not in this machine's byte order is copied first. May import: `numpy`, this folder,
 `islices.core.dtypes`, `islices.core.host_memory`, `islices.optim.formulas`.
 """
 
@@ -38,10 +38,10 @@ SHARED = 1 << 21
 FEW = 1 << 18
 #: the number of slots from which grouping in one thread takes longer than waking another thread
 ROUSED = 1 << 15
-#: no row numbers, for kernels that then write row r of the result in place r
+#: no row numbers, for kernels that then write sum r to row r of the result
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
-#: a number of rows that exceeds every index
+#: the number of rows that stands for no limit
 _ANY = 2**63 - 1
 #: the number of parts per thread, so that a delayed thread does not delay the others
 PARTS = 4
@@ -168,8 +168,8 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """Return an iterator over the results of `group` for each array of indices. Threads divide the arrays among
-    themselves."""
+    """Return an iterator over the results of `group` for each array of indices. If there are many indices, threads
+    divide the arrays among themselves."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -252,7 +252,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
     """Return (sums, ids) of a few slices, computed by one compiled call that also checks the indices.
 
-    Return None if an index is out of range, or if there are too many slices.
+    Return None if an index is out of range, if the indices cannot be grouped, or if there are too many slices.
     """
     matrix, name = _rows(values)
     n, width = matrix.shape
@@ -294,8 +294,8 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     """Return the norm of one small leaf, computed by one compiled call. If there are indices, duplicates are summed.
 
-    Return None if there are no values or too many, if the indices cannot be grouped, or if the rounding of the norm is
-    undecided.
+    Return None if there are no values, too many values or too many indices, if the indices cannot be grouped, or if the
+    rounding of the norm is undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None

@@ -1,4 +1,4 @@
-"""Sum squares or absolute values exactly, so that neither the order nor the number of threads changes the result.
+"""Sum squares or absolute values, so that neither the order nor the number of threads changes the result.
 
 A kernel finds the power of two that bounds a block of numbers, and scales float64 numbers by this power to absolute
 values below 1. The kernel cuts each term (a square or an absolute value) at two places below the block's bound. Adding
@@ -6,10 +6,10 @@ a large constant to a term leaves the term's upper bits as an exact integer; the
 integers do not depend on their order. The kernel adds the integers to *bins*, one per power of two, and
 `islices.kernels.totals` combines the bins.
 
-If a block's numbers have similar sizes, their terms drop no bits, except squares of float64 numbers. A term
-drops at most 2^-97 of the block's bound. From the number of terms that may drop bits, `islices.kernels.totals` decides
-whether the dropped bits can change the result. If dropped bits can change the result, `islices.norms.exact` computes
-the norm. SPEC clause 7. May import: `numpy`, this folder.
+The kernel drops a term's bits below the second cut, which are at most 2^-97 of the block's bound. If a block's numbers
+have similar sizes, no bits are dropped, except from squares of float64 numbers. From the number of terms that may drop
+bits, `islices.kernels.totals` decides whether the dropped bits can change the result. If dropped bits can change the
+result, `islices.norms.exact` computes the norm. SPEC clause 7. May import: `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             bins[bin, 0] |= first  # 1 if there is a NaN
             bins[bin, 1] = 1
         else:
-            # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale.
-            # float64 numbers are scaled below 1 by two factors, since a single one may be out of range
+            # a bin's numbers are below 2^above, its terms below 2^(ord * above). Terms of float32 are cut at that
+            # scale. float64 numbers are scaled below 1 by two factors, since a single one may be out of range
             above = bin - bias + 1
             scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if wide else (1.0, 1.0)
             unit = 1.0 if wide else power_of_two(above if sizes else 2 * above)
@@ -168,7 +168,7 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
-        """For each row r with first <= r < last, sum the slots as `folding` does, and add the terms of the sums to
+        """Sum the slots of each row r with first <= r < last as `folding` does, and add the terms of the sums to
         bins.
         """
         width = values.shape[1]

@@ -4,8 +4,8 @@ numba's threading layers are not suitable: one kills forked children, another ab
 In this pool, the calling thread works too, and waits only for parts that have begun. A busy pool therefore makes a call
 slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads would
 compete with the threads of the pool; `share` makes kernels run in the framework's threads instead. Results do not
-depend on the number of threads, since no sum is divided among threads, except the exact sums of norms. May import:
-`islices.core.locks`.
+depend on the number of threads: only sums of norms are divided among threads, and these do not depend on the order of
+terms. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations

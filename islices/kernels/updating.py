@@ -1,9 +1,10 @@
 """Update a table's rows in place, by a scatter (add, multiply and so on) or by one step of an optimizer.
 
-One thread reads each row, changes it with all slots of the row, and writes it. A step sums a row's slots immediately
-before the rule reads the sum, and never stores the sums of all rows together. The rules are the functions of
-`islices.optim.rules`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`, `numpy`, this
-folder, `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`, `islices.core.row_operators`.
+Each row belongs to one thread, which reads the row, changes it with all of the row's slots, and writes it. A step sums
+a row's slots immediately before the rule reads the sum, and never stores the sums of all rows together. The rules are
+the functions of `islices.optim.rules`, compiled with numba's operators. SPEC clauses 15 and 16. May import: `numba`,
+`numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`, `islices.optim.rules`,
+`islices.core.row_operators`.
 """
 
 from __future__ import annotations

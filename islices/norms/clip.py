@@ -144,7 +144,7 @@ def clip_by_norm(
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float, or 0-d array of the framework
-        With semantics "islices", 0 makes all values zero, and inf changes nothing.
+        With semantics "islices" and a finite norm, 0 makes all values zero, and inf changes nothing.
     axes : int, or list or tuple of ints, optional
         The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, and () clips each
         element. (0,) clips each column; its norm needs only the stored rows, since other rows are zeros. None means one
@@ -153,9 +153,9 @@ def clip_by_norm(
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes every stored value NaN, "raise" raises
-        FloatingPointError, and "zero" makes all values zero. With axes, this applies only to the values that the NaN or
-        infinite norm covers. With "propagate" and semantics "tensorflow" or "keras", the framework's formula decides:
-        an infinite norm makes finite values zero.
+        FloatingPointError, and "zero" makes all values zero. With axes, "propagate" and "zero" change only the values
+        that the NaN or infinite norm covers. With "propagate" and semantics "tensorflow" or "keras", the framework's
+        formula decides: an infinite norm makes finite values zero.
 
     Returns
     -------
@@ -166,11 +166,13 @@ def clip_by_norm(
 
     Raises
     ------
+    TypeError
+        max_norm is neither a real number nor a 0-d array of the framework, axes are not ints, or x contains integers.
     ValueError
-        max_norm is negative or NaN, axes do not exist, semantics or nonfinite is unknown, or nonfinite is "raise" in
-        traced code.
+        max_norm is negative or NaN, axes do not exist or occur twice, semantics or nonfinite is unknown, or nonfinite
+        is "raise" in traced code.
     FloatingPointError
-        nonfinite is "raise", and the norm is NaN or infinite.
+        nonfinite is "raise", and a norm is NaN or infinite.
 
     Notes
     -----
@@ -322,7 +324,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float, or 0-d array of the framework
-        0 makes all values zero; inf changes nothing.
+        If a row's norm is finite, 0 makes the row's values zero, and inf does not change them.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "raise" raises
         FloatingPointError, and "zero" makes these values zero.
@@ -336,7 +338,8 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is not a number >= 0, x contains integers or is 0-d, or nonfinite is unknown.
+        max_norm is neither a number >= 0 nor a 0-d array of the framework, x contains integers or is 0-d, or nonfinite
+        is unknown.
     FloatingPointError
         nonfinite is "raise", and the norm of a row is NaN or infinite. In traced code, "raise" raises ValueError
         instead.

@@ -34,7 +34,7 @@ class ClipFormula(NamedTuple):
     slack: float = 0.0
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
-        """Return a code for each factor, as an array of a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
+        """Return a code for each factor, as an array of `dtype`: 1 for the quotient, 0 for the factor 1, -1 for zeros.
 
         Where `finite` is given and False, values become zeros.
         """

@@ -42,8 +42,8 @@ class Member(NamedTuple):
 
     layout: Layout
     values: Array
-    #: () for a dense array, or for slices without duplicates and empty slots; (indices,) for other slices; (indices,
-    #: the position of each slot's norm) for slices with one norm per row
+    #: () for a dense array, or for slices without empty slots whose duplicates need no sum; (indices,) for other
+    #: slices; (indices, the position of each slot's norm) for slices with one norm per row
     keys: tuple[Array, ...] = ()
 
 

@@ -4,14 +4,14 @@ Frameworks sum in different orders, with different numbers of threads. So the la
 differ between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest.
 The multiples of one unit can be added in any order without rounding. With two cuts (more for very many terms), the sums
 of the multiples and of the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it
-lies close to the midpoint of two float64 numbers. In that case `_finish` finds the sign of the exact sum minus the
-midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
+lies close to the midpoint of two adjacent float64 numbers. In that case `_finish` finds the sign of the exact sum minus
+the midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
 left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
 of a float32 is exact in float64; a float64 is first cut into two halves, and only the square of the lower half may be
-rounded. `_finish` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
+rounded. `_digits` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
 precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
@@ -175,7 +175,7 @@ def norms_of_sums(E: Backend, extent: Extent, sums: Summing, ord: float, *, loop
     for _ in range(cuts - 1):
         units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
-    # sums of terms that are not rounded products often lie exactly at a midpoint, without a rest
+    # unrounded terms often leave no rest, even at a midpoint; then the sum of the absolute rests bounds the error by 0
     few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
     parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
     if few:
@@ -200,8 +200,8 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float. If the shape is unknown
-    in traced code, the bound is an array of shape (1,).
+    """Return a bound on the number of terms that a leaf adds to one norm. The bound is a float, or an array of shape
+    (1,) if the shape is unknown in traced code.
     """
     shape = B.shape(x)
     known = size_of(shape[1:2] if group is None else shape[:2])

@@ -36,7 +36,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
 
     Returns
     -------
-    0-d array of the same framework
+    0-d array of the leaves' framework
         The dtype is that of the widest leaf on any rank, at least float32. For MXNet, the shape is (1,). If the tree
         has no leaves, the result is a NumPy array. With a group, every rank gets the bits that one process with all
         leaves would get. Traced replicas of TensorFlow are an exception: the last bit may differ. SPEC clauses 8 and
@@ -45,10 +45,12 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Raises
     ------
     TypeError
-        A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks.
+        A leaf contains integers or belongs to no framework, the leaves belong to different frameworks, ord is not a
+        real number, or replicated contains an object that is not a bool.
     ValueError
         ord is not 1, 2 or inf, or replicated does not fit the tree's structure. Or ord or replicated leaves differ
-        between ranks; then every rank raises the error.
+        between ranks; then every rank raises the error, but traced leaves are not compared. Or the ranks are processes,
+        and a leaf is traced.
     RankError, RankTimeout
         The norm of another rank's tree cannot be computed, or another rank did not take part in time.
 
@@ -82,7 +84,7 @@ def clip_by_global_norm(
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
     max_norm : float, or 0-d array of the framework (only without group and replicated)
-        With semantics "islices", 0 makes all values zero, and inf changes nothing.
+        With semantics "islices" and a finite norm, 0 makes all values zero, and inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -102,8 +104,9 @@ def clip_by_global_norm(
 
     Raises
     ------
-    ValueError
-        max_norm is negative or NaN, semantics or nonfinite is unknown, or nonfinite is "raise" in traced code.
+    TypeError, ValueError
+        max_norm is neither a number >= 0 nor a 0-d array of the framework, semantics or nonfinite is unknown, or
+        nonfinite is "raise" in traced code.
     FloatingPointError
         nonfinite is "raise", and the norm is NaN or infinite. In a group, every rank raises this error.
 

@@ -21,7 +21,7 @@ from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
-    """The limit of a clipping function (a max_norm or a bound). The limit is a number, or an array if it is traced.
+    """The limit of a clipping function, such as max_norm. The limit is a number, or an array if it is traced.
 
     `number` is None if the limit is traced; `array` and `backend` are then set.
     """
@@ -51,7 +51,7 @@ class Limit(NamedTuple):
     def of(self, E: Backend, dtype: str) -> Any:
         """Return the limit as a number, or a traced limit as a constant array of shape (1,) and of this dtype.
 
-        A traced max_norm below 0 counts as 0.
+        A traced limit below 0 counts as 0, unless its name is "lo" or "hi".
         """
         if self.number is not None:
             return self.number

@@ -47,7 +47,7 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Returns
     -------
-    0-d array of the same framework
+    0-d array of x's framework
         The dtype is float64 for float64 input, else float32. For MXNet, whose NDArray has no 0-d arithmetic, the
         shape is (1,).
 
@@ -60,9 +60,10 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Notes
     -----
-    The function sums duplicates first. The exact sum of the norm's terms is rounded to float64, so the result does not
-    depend on the order of the terms. The root is computed in float64 and rounded to the result's dtype. The norm is
-    differentiable wherever the framework differentiates; the gradient at norm 0 is 0. SPEC clause 7.
+    The function sums duplicates first. For orders 1 and 2, the exact sum of the norm's terms is rounded to float64, so
+    the result does not depend on the order of the terms. For order 2, the root is computed in float64. The norm is then
+    rounded to the result's dtype. The norm is differentiable wherever the framework differentiates; the gradient at
+    norm 0 is 0. SPEC clause 7.
 
     Examples
     --------
@@ -122,16 +123,16 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 
 
 class Total(NamedTuple):
-    """The norm of some leaves before clipping.
+    """The norm of some leaves.
 
     Clipping functions compute factors from `exact`, gradients flow through `attached`, and the user gets `given`.
     """
 
-    E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the backend that traces
+    E: Backend  # the backend of `exact`: `islices.core.modes.HOST` if the norm is known, else the leaves' backend
     exact: Array  # the norm in float64, shape (1,), a constant in differentiation
     dtype: str  # the dtype of `given`, by clause 8
     given: Any  # the norm rounded to dtype, a 0-d array of the leaves' framework
-    attached: Array | None = None  # `given` as a function of the leaves, shape (1,); None if no gradient is recorded
+    attached: Array | None = None  # `given` as a function of the leaves, shape (1,); None if no gradient is needed
 
 
 class Seen(NamedTuple):
@@ -326,8 +327,8 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return (sum of a norm's terms, number of terms). The sum is an array of limbs, which say how many terms may have
-    dropped bits (`islices.kernels.totals`).
+    """Return (sum of a norm's terms, number of terms). The sum is an array of limbs, which also contains the number of
+    terms that may have dropped bits (`islices.kernels.totals`).
 
     Return None if kernels do not compute the sum.
     """
@@ -437,7 +438,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
 
 
 def top_k_rows(x: T, k: int) -> T:
-    """Return the k rows with the largest norms of a gradient.
+    """Return the k rows of a gradient that have the largest norms.
 
     Parameters
     ----------

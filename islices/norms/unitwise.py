@@ -62,7 +62,7 @@ def clip_by_block_rms(
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
-        With semantics "islices", 0 makes all values zero, and inf changes nothing.
+        With semantics "islices" and a finite root mean square, 0 makes all values zero, and inf changes nothing.
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
@@ -73,11 +73,13 @@ def clip_by_block_rms(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices", outside of traces, the result is x itself if x is
-        dense or coalesced and its root mean square is at most threshold.
+        Sparse gradients are coalesced. With semantics "islices", outside of traces, a dense or coalesced leaf stays the
+        same object if its root mean square is at most threshold.
 
     Raises
     ------
+    TypeError
+        threshold is neither a real number nor a 0-d array of the framework, or x contains integers.
     ValueError
         threshold is negative or NaN, the shape is not known, semantics or nonfinite is unknown, or nonfinite is "raise"
         in traced code.
@@ -151,15 +153,15 @@ def adaptive_grad_clip(
     Returns
     -------
     same type as x
-        Sparse gradients are coalesced. With semantics "islices" and outside of traces, the result is x itself if x is
-        dense or coalesced and no unit changes.
+        Sparse gradients are coalesced. With semantics "islices", outside of traces, a dense or coalesced leaf stays the
+        same object if none of its units changes.
 
     Raises
     ------
     TypeError, ValueError
-        params differs from x in structure, framework or shape, or axes do not exist. axes is None, and params have six
-        dimensions or more, at least two of them with a length other than 1. clipping or eps is negative or NaN, or
-        semantics or nonfinite is unknown.
+        params differs from x in structure, framework or shape, x or params contains integers, or axes do not exist or
+        occur twice. axes is None, and params have six dimensions or more, at least two of them with a length other than
+        1. clipping or eps is not a number >= 0 (clipping may be a 0-d array), or semantics or nonfinite is unknown.
     FloatingPointError
         nonfinite is "raise", and a norm is NaN or infinite. In traced code, "raise" raises ValueError instead.
 
@@ -356,7 +358,7 @@ class Measured(NamedTuple):
     norms: Array  # a float64 array of E, with one norm for each unit
     dtype: str  # the norms' dtype by clause 8
     divisor: float = 1.0  # the number by which the norms have been divided
-    share: Array | None = None  # for each unit, a factor that multiplies the limit (the norm of the parameters)
+    share: Array | None = None  # for each unit, a factor of the limit: the norm of the parameters, at least eps
     keys: tuple[Array, ...] = ()  # if rows of slices are the units: (indices, the position of each slot's norm)
 
 
@@ -403,7 +405,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
     own, norms = _unit_norms(B, weights, units)
     if own is E:
         return norms
-    with B.scope():  # the norms of either the parameters or the gradient are traced
+    with B.scope():  # only the parameters' norms, or only the gradient's norms, are traced
         return B.asarray(norms, values) if own is modes.HOST else norms
 
 
@@ -457,7 +459,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
 def scale_units(
     B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
 ) -> Array:
-    """Multiply and divide values by steps, which are floats, or arrays of E with shape (k,) and one number per unit.
+    """Multiply and divide values by the numbers of `steps`: floats, or arrays of E of shape (k,), one number per unit.
 
     `finite` is None or a mask of shape (k,); where the mask is False, values become zeros. Arrays are reshaped to
     ``sizes``, which broadcasts with values. `place` is empty, or contains one array with the number of each row's unit.
