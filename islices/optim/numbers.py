@@ -157,7 +157,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t, computed with Python's ``**`` as in the frameworks, or with `power` in traced code."""
+        """Return base^t, computed with Python's ``**``, or with `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:
@@ -168,7 +168,7 @@ class Numbers:
 def _repeated_squares(base: float) -> tuple[float, ...]:
     """Return base^(2^k) for all k below `BITS`.
 
-    Each number is the rounded square of the previous one; numbers of at most 1e-290 become 0.
+    Each number after `base` is the rounded square of the number before, or 0 if this square is at most 1e-290.
     """
     squares = [base]
     for _ in range(BITS - 1):
@@ -219,9 +219,9 @@ class Keras(Numbers):
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
     """Return the numbers that `Formula.names` lists, at this step, as one array of the dtype `wide`.
 
-    `step` is the number of completed steps, and `count` is its host view, or None if `step` is traced. If the count is
-    known, the result is a NumPy array. Recent numbers are cached, because many parameters of a model use the same
-    numbers in a step. Raise ValueError for a count out of range.
+    `step` is the number of completed steps as an array of B. `count` is the same number as a NumPy array, or None if
+    `step` is traced. If the count is known, the result is a NumPy array. Recent numbers are cached,
+    because many parameters of a model use the same numbers in a step. Raise ValueError for a count out of range.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
@@ -247,7 +247,7 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `step_numbers`: a dict from step counts to numbers.
+    """Return the cache of `step_numbers` for these arguments: a dict from step counts to arrays of numbers.
 
     Numbers under the key None do not depend on the step count.
     """

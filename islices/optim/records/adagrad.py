@@ -245,7 +245,7 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make an Adagrad optimizer with one accumulator per row, so that the state stores one number per row.
+    """Make a row-wise Adagrad optimizer, which stores one accumulator per row.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def rowwise_adagrad(
     eps : float, default 1e-8
         A small number that is added to the root.
     initial_accumulator : float, default 0
-        The initial value of the sums of squares.
+        The initial value of the accumulators.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
@@ -282,7 +282,7 @@ def rowwise_adagrad(
 
     Notes
     -----
-    In the formula below, "mean" is the mean over the row, with the sum of SPEC clause 19. The defaults above and this
+    In the formula below, "mean" is the mean over the row, summed as in SPEC clause 19. The defaults above and this
     formula are those of semantics="islices": ``a = a + mean(g g)``, then ``w - lr (g / (sqrt(a) + eps))``.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 

@@ -41,7 +41,7 @@ def _fading(momentum_decay: float) -> float:
 def _products(c: float) -> Host:
     """Return the products of 1 - 0.5 c^k over k = 1 ... t, for t = 1, 2 and so on until the products stay constant.
 
-    Products below 1e-290 become 0.
+    Products of at most 1e-290 become 0.
     """
     products: list[float] = []
     product, factor = 1.0, 0.0
