@@ -25,7 +25,7 @@ Facts: TypeAlias = Mapping[str, Any]
 #: to send to all ranks).
 Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
-#: The first number of every message, which identifies the protocol and its version.
+#: The identifier of the protocol and its version, which is the first number of each rank's first message.
 MAGIC = 0x15C1CE500000001
 #: The first message begins with this many numbers: MAGIC, a flag (1 if this rank has an error), the digest in two
 #: halves, the number of counts, and the length of the text.

@@ -295,6 +295,8 @@ class ShardedTable:
         ------
         TypeError, IndexError
             This rank's ids are invalid.
+        ValueError
+            The ranks use different tables or call different methods. Every rank raises the error.
         RankError, RankTimeout
             Another rank failed, for example because its ids are invalid, or did not call in time.
 
@@ -491,7 +493,7 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> _LocalOptimizer:
-        """Return the optimizer for this rank's rows. The table caches the result for the last optimizer."""
+        """Return the `_LocalOptimizer` for this rank's rows. The table caches the result for the last optimizer."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer

@@ -193,7 +193,7 @@ def save_sharded(
         This rank cannot save, or the ranks' tables, states or metadata differ. An old checkpoint in the folder stays
         valid.
     RankError, RankTimeout
-        Another rank could not save.
+        Another rank could not save, or did not call in time.
 
     Notes
     -----
@@ -356,8 +356,8 @@ def load_sharded(
     Notes
     -----
     If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
-    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks (about
-    4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks. SPEC clause 26.
+    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks (usually
+    about 4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks. SPEC clause 26.
 
     Examples
     --------

@@ -1,4 +1,5 @@
-"""The manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest` reads one.
+"""Make and read the manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest`
+reads one.
 
 A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays and attributes of each leaf, and
 every array's dtype, shape and SHA-256. The manifest also contains the caller's metadata. The whole manifest is checked

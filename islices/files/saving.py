@@ -104,11 +104,13 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     ------
     FileNotFoundError, OSError
         The system cannot open or read the file.
+    ModuleNotFoundError
+        The extra is missing: ``pip install "islices[io]"``.
     ValueError
-        The file is truncated, damaged, hostile, of an unknown version, or foreign although foreign is False. The
-        message names the file.
+        path or backend is not accepted. Or the file is truncated, damaged, hostile, of an unknown version, or foreign
+        although foreign is False; the message then contains the file's name.
     TypeError, IndexError
-        The framework lacks a dtype of the file, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
+        path or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX without
         jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
