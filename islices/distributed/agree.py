@@ -64,7 +64,7 @@ def agree(
     call : str
         The name of the called function, for messages.
     facts : mapping of str to JSON values
-        The values that must be the same on every rank, by the names under which users know them.
+        The values that must be the same on every rank, except those in `free`, by the names that users know.
     counts : sequence of int
         Numbers to send to all ranks. Ranks may send different numbers of counts.
     error : Exception, optional

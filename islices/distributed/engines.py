@@ -10,9 +10,9 @@ framework with the same name, and MPI sends the arrays of all other frameworks. 
 object with the functions of `Engine`. The module or object may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
-    Return the ranks on which the current program runs, or None if no program is running or being traced. `x` is the
-    caller's ``group=``; `traced` is True if the arrays to send are traced. Frameworks need this function if their
-    programs run on several ranks.
+    Return the ranks of the current program that `x`, the caller's ``group=``, stands for. Return None if no program is
+    running or being traced, or if `x` stands for other ranks. `traced` is True if the arrays to send are traced.
+    Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
     Return True if a launcher has started this process together with others, so that `default_group` can start the
     engine. islices calls only the ``launched`` of MPI, not those of other engines.
@@ -41,7 +41,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-#: name of a built-in engine -> the module that defines the engine's objects
+#: name of a built-in engine -> the name of the module that defines the engine's objects
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"
 
@@ -51,8 +51,8 @@ class Engine(Protocol):
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
-        """Return the group of all ranks that the engine connects. If the engine has not been started, raise a
-        RuntimeError that says how to start it."""
+        """Return the group of all ranks that the engine connects. If the engine has not been started, start it
+        or raise a RuntimeError that says how to start it."""
 
     @abstractmethod
     def running(self) -> Group | None:
@@ -66,8 +66,8 @@ class Engine(Protocol):
 
 
 def list_engines() -> dict[str, str]:
-    """Return a dict that maps the names of engines to the modules that define the engines' objects. Built-in engines
-    come first. No engine is imported."""
+    """Return a dict that maps the names of engines to the names of the modules that define the engines' objects.
+    Built-in engines come first. No engine is imported."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
@@ -250,7 +250,7 @@ def _default_group(framework: str | None, timeout: float | None = None) -> Group
     If several engines connect processes, return the group of the framework's engine. In this case, raise ValueError if
     `framework` is None or the framework's engine connects no processes. If no engine connects processes, return the
     group of the framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started,
-    it raises an error with instructions. SPEC clause 25.
+    MPI is started, and other engines raise an error with instructions. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:

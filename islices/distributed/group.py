@@ -1,8 +1,8 @@
 """Define Group, through which the core sends data between the ranks that an engine connects.
 
 Each built-in engine has an adapter, the file ``collectives.py`` in the engine's folder under backends/. The adapter
-sends bytes between ranks with the engine's fastest operations. In this folder, the module `packing` converts arrays to
-bytes, and `strategy` chooses how ranks exchange gradients. May import: `numpy`.
+sends bytes between ranks with the engine's operations. In this folder, the module `packing` converts arrays to bytes,
+and `strategy` chooses how ranks exchange gradients. May import: `numpy`.
 """
 
 from __future__ import annotations

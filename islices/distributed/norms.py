@@ -5,13 +5,14 @@ sends two sums (about 1 kB each). The sums may lack a few low bits of terms. One
 leaves, and counts once; the other sum covers the terms of all other leaves. Every rank then adds these sums.
 
 In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
-The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives suffice
-for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the second,
-each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one, whose
-error is bounded. So the result does not depend on the number of ranks, nor on how the leaves are distributed over
-ranks. If the result is still undecided, one more collective is needed for every further `islices.norms.exact.DIGIT`
-bits. Traced replicas of TensorFlow cannot run these collectives, so an undecided result may be rounded up or down. All
-ranks see the same numbers, so they run the same collectives. SPEC clause 25.
+The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives usually
+suffice, for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the
+second, each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one,
+whose error is bounded. The order inf needs only the first collective. So the result does not depend on the number of
+ranks, nor on how the leaves are distributed over ranks. If the result is still undecided, one more collective is needed
+for every further `islices.norms.exact.DIGIT` bits. Traced replicas of TensorFlow cannot run these collectives, so an
+undecided result may be rounded up or down. All ranks see the same numbers, so they run the same collectives.
+SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 class _Joined:
     """The leaves of all ranks.
 
-    Each rank sends sums over the leaves that no other rank has, and sums over the leaves that every rank has.
+    Each rank sends sums over its leaves that are not replicated, and sums over the replicated leaves.
     """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:

@@ -14,7 +14,7 @@ Both strategies add contributions in the order of ranks, so the results have the
 Over a mapped axis of JAX or in a replica context of TensorFlow, `all_reduce` is part of a program, which may be traced.
 Traced code cannot read values. So within a program, messages depend only on shapes, and invalid values may raise no
 error. Programs always gather slices, because the lengths of ranges would depend on the indices. If shapes are static,
-all slots are sent, and the result has as many slots as the slices of all ranks together.
+ranks also send padding. The result then has as many rows, with padding, as the slices of all ranks together.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _Prepared(NamedTuple):
     B: Backend  # the backend of the result
     like: Array  # an array on the device of the result, or None if the device is unknown
     host: HostLeaf
-    form: list[Any]  # must be the same on every rank: kind, dtype, shape and, for slices, "by" and the dtype of indices
+    form: list[Any]  # must be the same on every rank: kind, dtype, shape; for slices also "by" and the index dtype
     put: Callable[[Backend, Host, Array], Array]
     restore: Callable[[IndexedSlices], Any] = lambda s: s  # converts slices to the caller's type
 

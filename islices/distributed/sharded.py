@@ -375,7 +375,7 @@ class ShardedTable:
 
         Returns
         -------
-        IndexedSlices
+        IndexedSlices or None
             The coalesced gradient, with the shape of the shard. Row 0 is the first row of the shard. If `grad` is None
             on every rank, the result is None.
 

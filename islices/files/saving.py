@@ -52,7 +52,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
         path or metadata are not accepted. Or the tree contains an object that cannot be saved, such as slices with
         invalid indices; the message then names the object's place in the tree.
     ModuleNotFoundError
-        The extra is missing: ``pip install "islices[io]"``.
+        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
     OSError
         The system cannot write the file. A file that already exists at the path stays as it is.
 
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     FileNotFoundError, OSError
         The system cannot open or read the file.
     ModuleNotFoundError
-        The extra is missing: ``pip install "islices[io]"``.
+        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
     ValueError
         path or backend is not accepted. Or the file is truncated, damaged, hostile, of an unknown version, or foreign
         although foreign is False; the message then contains the file's name.

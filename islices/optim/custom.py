@@ -84,8 +84,8 @@ def custom(
     Raises
     ------
     TypeError, ValueError, IndexError
-        update is not a plain function, or uses an operator that is not accepted. update has an unknown parameter
-        or one with a default, or lacks ``g``, ``w`` or an array of the state. For NumPy arrays of one row, update
+        update is not a plain function, or uses an operator that is not accepted. update has an unknown parameter or one
+        with a default, or lacks ``g``, ``w`` or an array of the state. In a trial with NumPy arrays of one row, update
         raises an error, or returns a wrong number of results or a wrong shape. Another argument is invalid.
 
     Notes

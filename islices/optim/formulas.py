@@ -59,8 +59,8 @@ class Formula:
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework processes duplicates one by one. In raw formulas g is the sum of the duplicates, and q the
-        sum of the squares of the duplicates.
+        True if the step applies Keras's update to unsummed duplicates. In raw formulas g is the sum of the duplicates,
+        and q the sum of the squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
@@ -69,7 +69,8 @@ class Formula:
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
-        The names of the rule's numbers, in the order of the rule's parameters, and then the names in `DECAYS`.
+        The names of the rule's numbers, in the order of the rule's parameters, and then of the weight decay's numbers
+        in `DECAYS`.
     constants : mapping of str to bool or None
         The values of the rule's optional parameters that are neither an array nor a number in this formula.
     """

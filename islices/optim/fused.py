@@ -1,9 +1,9 @@
 """Do steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
-Outside traced code, threads share the rows of the tables of all steps. The exceptions are steps on all rows with a
-formula that computes or stores one number per row, which run one after the other.
+Outside traced code, the rows of all tables of a call are divided among the threads. The exceptions are steps on all
+rows with a formula that computes or stores one number per row, which run one after the other.
 
-Kernels run only if they are active, they support the formula, and the arrays are in host memory.
+Kernels run only if they are on, they support the formula, and the arrays are in host memory.
 `islices.optim.row_steps` does all other steps, with the same bits.
 SPEC clause 16.
 """
@@ -180,7 +180,7 @@ def _expressible(formula: Formula) -> bool:
 def traced_step(request: Request) -> Stepped | None:
     """Do a traced step on the rows of the slices, and return the table and the state.
 
-    Return None for a master, for a dense gradient, or if the backend calls no kernel for the step.
+    Return None for a table with a master, for a dense gradient, or if the backend calls no kernel for the step.
     """
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):

@@ -29,8 +29,8 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name. Each number is a Python number, or an array of E with shape (1,).
 
-    The arrays are float64, except where a derived class rounds them to another dtype. Classes in the records derive
-    from this class, and compute or round numbers as one semantics requires.
+    The arrays are float64, except where a derived class rounds them to another dtype. Classes in islices/optim/records/
+    derive from this class, and compute or round numbers as one semantics requires.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Numbers:
         return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
-        """Return a hyperparameter. Some derived classes round it as their framework does."""
+        """Return a hyperparameter, which some derived classes round as their framework does."""
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules

@@ -352,7 +352,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
 
 
 def _are_apart(requests: Sequence[Request]) -> bool:
-    """Return True if the memory bounds of the steps' arrays are known and no two arrays overlap."""
+    """Return True if the memory bounds of the steps' arrays are known and do not overlap."""
     spans: list[tuple[int, int]] = []
     for request in requests:
         if request.grad is not None:

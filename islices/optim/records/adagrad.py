@@ -41,9 +41,9 @@ def tensorflow_adagrad(g, q, w, accumulator, lr, one):
 
 
 def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
-    """Apply optax's scale_by_rss with the factor where(a > 0, rsqrt(a + eps), 0).
+    """Apply optax's Adagrad, which multiplies the gradient by lr * where(a > 0, rsqrt(a + eps), 0).
 
-    A NaN is not above 0, so the factor of a NaN accumulator is 0.
+    A NaN is not above 0, so the result of ``where`` for a NaN accumulator is 0.
     """
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)

@@ -75,7 +75,7 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
                   correction2=None, apart=False):  # fmt: skip
     """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    `head` and `rate` multiply the gradient and the running mean; both contain the learning rate and a bias correction.
+    `head` multiplies the gradient, and `rate` the running mean; both contain the learning rate and a bias correction.
     `root` is sqrt(1 - beta2^t), or None if `correction2`, 1 - beta2^t, is given. If `apart` is True, the gradient and
     the running mean are divided separately, as in torch.
     """
