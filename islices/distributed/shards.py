@@ -98,7 +98,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     Raises
     ------
     ValueError
-        The header is missing or damaged, or another version wrote it. SPEC clause 26.
+        The header is missing or damaged, or another version of islices wrote it. SPEC clause 26.
 
     Examples
     --------
@@ -347,7 +347,7 @@ def load_sharded(
     Raises
     ------
     ValueError
-        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises.
+        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises the error.
     TypeError
         The framework does not have the table's dtype.
     RankError, RankTimeout
@@ -356,8 +356,9 @@ def load_sharded(
     Notes
     -----
     If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
-    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks (usually
-    about 4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks. SPEC clause 26.
+    Besides the header, each rank opens only the files that contain its rows. From these files, the rank reads only the
+    blocks (usually about 4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks.
+    SPEC clause 26.
 
     Examples
     --------

@@ -28,8 +28,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
-#: One more message takes as long as this number of bytes, if a message takes 30 microseconds and the network sends 1
-#: GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the choice.
+#: One more message takes as long as sending this number of bytes, if a message takes 30 microseconds and the network
+#: sends 1 GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the
+#: choice.
 MESSAGE = 30_000.0
 
 

@@ -41,7 +41,7 @@ class Numbers:
     exact_lr : Array
         The learning rate of this step, as a float64 array.
     h : Hyper
-        The hyperparameters at this step: Python numbers, or, in a traced step, also float64 arrays of E.
+        The hyperparameters at this step: Python numbers and bools, or, in a traced step, also float64 arrays of E.
     wide : str
         The name of the dtype in which the rule computes.
     """

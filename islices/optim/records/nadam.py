@@ -198,7 +198,7 @@ class OptaxNadam(adam.OptaxAdam):
         return self.h["beta1"]
 
     def after1(self):
-        """Return the bias correction of the next step."""
+        """Return the bias correction of the running mean at the next step."""
         count = self.count + self.array(np.ones(1, np.int32))
         return OptaxNadam(self.E, count, self.h, self.wide).correction1()
 
