@@ -107,8 +107,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Parameters
     ----------
     group : None, str, Group or an engine's group object
-        A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
-        ranks that the engine connects. Group objects are torch.distributed's ProcessGroup and one-dimensional
+        A str is the name of an engine: "torch", "mpi", "jax", "tensorflow" or an installed one. A name stands for all
+        ranks that this engine connects. Group objects are torch.distributed's ProcessGroup and one-dimensional
         DeviceMesh, mpi4py's intracommunicators, tf.distribute's strategies and replica contexts, and objects of
         installed engines. None stands for the only engine that connects several processes. If no engine does, or
         several engines do, None stands for the framework's engine. The framework's engine has the framework's name;

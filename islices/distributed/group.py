@@ -224,8 +224,7 @@ class Group(abc.ABC):
         """Run collectives that all ranks have agreed to run. If an error leaves the context, the group cannot be used
         any more.
 
-        The reason is that the other ranks still wait for the rest of the call, and would take this rank's next message
-        for a part of it.
+        The other ranks still wait for the rest of the call, and would take this rank's next message for a part of it.
 
         Parameters
         ----------

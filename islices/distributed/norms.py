@@ -1,8 +1,8 @@
 """Compute one norm over the leaves of many ranks, for `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If the order is 1 or 2, all ranks are processes, and compiled kernels support the leaves of every rank, then each rank
-sends two sums (about 1 kB each). The sums may lack a few low bits of terms. One sum covers the terms of replicated
-leaves, and counts once; the other sum covers the terms of all other leaves. Every rank then adds these sums.
+Between processes and for order 1 or 2, each rank sends two sums (about 1 kB each) if compiled kernels support every
+rank's leaves. The sums may lack a few low bits of terms. One sum covers the terms of replicated leaves, and counts
+once; the other sum covers the terms of all other leaves. Every rank then adds these sums.
 
 In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
 The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives usually

@@ -53,8 +53,8 @@ class ShardedTable:
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        If True, `value_and_grad` divides each slice of the gradient of a batch's table by the number of times that its
-        row occurs in the rank's lookup.
+        If True, `value_and_grad` divides each slice of a batch's gradient by the number of times that its row occurs in
+        the rank's lookup.
 
     Attributes
     ----------
@@ -302,9 +302,9 @@ class ShardedTable:
 
         Notes
         -----
-        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers (8 f if a shard has more than
-        2^31 rows) and receives f rows. The rank also sends the rows that other ranks need. The call runs 3 collectives,
-        or 4 if there are more than 26 ranks. SPEC clause 26.
+        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. If a
+        shard has more than 2^31 rows, a row number takes 8 bytes. The rank also sends the rows that other ranks need.
+        The call runs 3 collectives, or 4 if there are more than 26 ranks. SPEC clause 26.
         """
         call = "ShardedTable.fetch"
 

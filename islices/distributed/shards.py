@@ -137,8 +137,8 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if `files` is a valid list of files, and their ranges cover the numbers from 0 to `rows` - 1 in order
-    and without gaps."""
+    """Return True if `files` is a valid list of files, and their ranges cover the numbers 0 to `rows` - 1 in order
+    without gaps."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -150,7 +150,7 @@ def _are_files(files: Any, rows: int) -> bool:
     return at == rows and bool(files)
 
 
-#: name of the header's entry -> a function that gets the entry's value and the whole header, and returns True if
+#: name of the header's entry -> a function of the entry's value and the whole header, which returns True if
 #: `save_sharded` can write this value. The entries are checked in this order.
 _CHECKS: dict[str, Any] = {
     "num_rows": lambda x, _: _is_count(x),
@@ -357,8 +357,7 @@ def load_sharded(
     -----
     If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
     Besides the header, each rank opens only the files that contain its rows. From these files, the rank reads only the
-    blocks (usually about 4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks.
-    SPEC clause 26.
+    blocks that contain its rows (usually about 4 MiB each), and checks each block's SHA-256. SPEC clause 26.
 
     Examples
     --------

@@ -50,7 +50,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     ------
     TypeError, ValueError, IndexError
         path or metadata are not accepted. Or the tree contains an object that cannot be saved, such as slices with
-        invalid indices; the message then names the object's place in the tree.
+        invalid indices; the message names the object's place in the tree.
     ModuleNotFoundError
         safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
     OSError

@@ -64,8 +64,8 @@ class Formula:
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight and, apart from decay, the added term depends only on the
-        gradient and the state. Custom rules are not checked, and have the default True.
+        True if the step's last operation adds one term to the weight, and this term, apart from decay, depends only on
+        gradient and state. Custom rules are not checked, and have the default True.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str

@@ -239,8 +239,8 @@ class Optimizer:
         Raises
         ------
         TypeError, ValueError, IndexError
-            An argument is invalid, for example a framework, a dtype, a shape, an index or the state. The call has
-            changed no table.
+            An argument has a wrong framework, dtype, shape or structure, or is invalid otherwise, for example in an
+            index. The call has changed no table.
 
         Notes
         -----
