@@ -239,8 +239,8 @@ class Optimizer:
         Raises
         ------
         TypeError, ValueError, IndexError
-            An argument has a wrong framework, dtype, shape or structure, or is invalid otherwise, for example in an
-            index. The call has changed no table.
+            An argument is invalid. For example, a framework, dtype or shape is wrong, or an index is out of range. The
+            call has changed no table.
 
         Notes
         -----
