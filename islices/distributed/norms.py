@@ -198,10 +198,10 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Compute the norm from the sums that each rank's kernels compute. Return None if this is impossible.
+    """Compute the norm from the sums that each rank's kernels compute, or return None if these do not suffice.
 
-    The order must be 1 or 2, kernels must compute the sums of every rank, and the sums must determine the rounded norm.
-    `error` is an earlier error of this rank.
+    For a norm, the order must be 1 or 2, kernels must compute the sums of every rank, and the sums must determine the
+    rounded norm. `error` is an earlier error of this rank.
     """
     if error is None and held.ord not in (1.0, 2.0):
         return None

@@ -13,7 +13,7 @@ For slices, ranges also runs one small collective that gathers samples of row nu
 collective.
 
 If the numbers of rows differ, all ranks wait for the rank with the most rows, which sends (R - 1) max n_r rows for
-gather. So the formulas use R max n_r instead of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
+gather. So `costs` uses R max n_r in place of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
 collective, and ranges costs 2 n (R - 1) / R bytes in 2 collectives. In addition, each collective costs one latency per
 other rank.
 

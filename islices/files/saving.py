@@ -33,7 +33,7 @@ class Header(NamedTuple):
 
 # ---------------------------------------------------------------------- save
 def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Write gradients and tables to a file, completely or not at all.
+    """Write gradients, arrays and tables to a file, completely or not at all.
 
     Parameters
     ----------

@@ -121,7 +121,7 @@ class Optimizer:
             parts.append(f"frozen={len(self._frozen[0])} rows")
         return f"{self.name}({', '.join(parts)})"
 
-    def __eq__(self, other: object) -> bool:  # with this method torch treats an optimizer as a constant in graphs
+    def __eq__(self, other: object) -> bool:  # so torch treats an optimizer as a constant in graphs
         return self is other
 
     __hash__ = object.__hash__
