@@ -22,13 +22,13 @@ T = TypeVar("T")
 #: name -> JSON value, for values that must be the same on every rank. Error messages contain the names.
 Facts: TypeAlias = Mapping[str, Any]
 #: The tuple that one rank prepares for a call: (a result, the values that must be the same on every rank, the numbers
-#: to send to all ranks).
+#: to send).
 Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
-#: The first number of every message, which identifies the protocol and its version.
+#: The identifier of the protocol and its version, which is the first number of each rank's first message.
 MAGIC = 0x15C1CE500000001
-#: The first message begins with this many numbers: MAGIC, a flag (1 if this rank has an error), the digest in two
-#: halves, the number of counts, and the length of the text.
+#: The first message begins with this many numbers: MAGIC, a flag, the digest in two halves, the number of counts,
+#: and the length of the text. The flag is 1 if this rank has an error.
 FIXED = 6
 #: The number of counts that fit into the first message; more counts need another message.
 WITHIN = 26
@@ -64,7 +64,7 @@ def agree(
     call : str
         The name of the called function, for messages.
     facts : mapping of str to JSON values
-        The values that must be the same on every rank, by the names under which users know them.
+        The values that must be the same on every rank, except those in `free`, by the names that users know.
     counts : sequence of int
         Numbers to send to all ranks. Ranks may send different numbers of counts.
     error : Exception, optional

@@ -10,14 +10,14 @@ framework with the same name, and MPI sends the arrays of all other frameworks. 
 object with the functions of `Engine`. The module or object may also have these functions:
 
 ``inside(x, traced) -> ArrayGroup | None``
-    Returns the ranks on which the current program runs. If no program is running or being traced, returns None. `x` is
-    the caller's ``group=``; `traced` is True if the arrays to send are traced. Frameworks need this function if their
-    programs run on several ranks.
+    Return the ranks of the current program that `x`, the caller's ``group=``, stands for. Return None if no program is
+    running or being traced, or if `x` stands for other ranks. `traced` is True if the arrays to send are traced.
+    Frameworks need this function if their programs run on several ranks.
 ``launched() -> bool``
-    Returns True if a launcher has started this process together with others, so that `default_group` can start the
+    Return True if a launcher has started this process together with others, so that `default_group` can start the
     engine. islices calls only the ``launched`` of MPI, not those of other engines.
 ``start(rank, size, timeout, meeting) -> Group``
-    Connects this process with size - 1 other processes on the same machine. `meeting` is the path of a file that does
+    Connect this process with size - 1 other processes on the same machine. `meeting` is the path of a file that does
     not exist yet, in a folder that all these processes can read and write. The conformance suite needs this function to
     test the engine.
 
@@ -41,7 +41,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-#: name of a built-in engine -> the module that defines the engine's objects
+#: name of a built-in engine -> the name of the module that defines the engine's objects
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"
 
@@ -51,8 +51,8 @@ class Engine(Protocol):
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
-        """Return the group of all ranks that the engine connects. If the engine has not been started, raise a
-        RuntimeError that says how to start it."""
+        """Return the group of all ranks that the engine connects. If the engine has not been started, start it
+        or raise a RuntimeError that says how to start it."""
 
     @abstractmethod
     def running(self) -> Group | None:
@@ -66,8 +66,8 @@ class Engine(Protocol):
 
 
 def list_engines() -> dict[str, str]:
-    """Return a dict that maps the names of engines to the modules that define the engines' objects. Built-in engines
-    come first. No engine is imported."""
+    """Return a dict that maps the names of engines to the names of the modules that define the engines' objects.
+    Built-in engines come first. No engine is imported."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
@@ -107,15 +107,16 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Parameters
     ----------
     group : None, str, Group or an engine's group object
-        A str is the name of an engine, "torch", "mpi", "jax", "tensorflow" or an installed one, and stands for all
-        ranks that the engine connects. A group object is a torch.distributed ProcessGroup or DeviceMesh, an mpi4py
-        communicator, or a tf.distribute strategy of several workers. None stands for the only engine that connects
-        several processes. If no engine does, or several engines do, None stands for the framework's engine. The
-        framework's engine has the framework's name; frameworks without an engine, such as NumPy and MXNet, use MPI.
+        A str is the name of an engine: "torch", "mpi", "jax", "tensorflow" or an installed one. A name stands for all
+        ranks that this engine connects. Group objects are torch.distributed's ProcessGroup and one-dimensional
+        DeviceMesh, mpi4py's intracommunicators, tf.distribute's strategies and replica contexts, and objects of
+        installed engines. None stands for the only engine that connects several processes. If no engine does, or
+        several engines do, None stands for the framework's engine. The framework's engine has the framework's name;
+        frameworks without an engine, such as NumPy and MXNet, use MPI.
     like : Backend, optional
-        The backend of the arrays to send. If several engines connect processes, `like` decides between these engines;
-        without `like`, the function raises ValueError. If no engine connects processes, the default without `like` is
-        MPI.
+        The backend of the arrays to send, which matters only if `group` is None. If several engines connect processes,
+        `like` decides between these engines; without `like`, the function raises ValueError. If no engine connects
+        processes, the default without `like` is MPI.
     timeout : float, optional
         The number of seconds to wait for another rank. By default, the engine's timeout applies, or 600 s for MPI. If
         `group` is a Group, `timeout` is checked, but has no effect.
@@ -129,7 +130,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     TypeError, ValueError
         `group` or `timeout` is invalid, or `group` is None and `like` does not decide between several engines.
     RuntimeError
-        The engine has not been started. The message says how to start it.
+        The engine has not been started, or cannot connect this process. The message contains the reason.
     ModuleNotFoundError
         The engine is not installed. The message contains the pip command that installs it.
 
@@ -247,9 +248,9 @@ def _default_group(framework: str | None, timeout: float | None = None) -> Group
     """Return the group of the only engine that connects several processes.
 
     If several engines connect processes, return the group of the framework's engine. In this case, raise ValueError if
-    `framework` is None or its engine connects no processes. If no engine connects processes, return the group of the
-    framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started, it raises an
-    error with instructions. SPEC clause 25.
+    `framework` is None or the framework's engine connects no processes. If no engine connects processes, return the
+    group of the framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started,
+    MPI is started, and other engines raise an error with instructions. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:

@@ -159,10 +159,9 @@ def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """Return the positions at which this rank's rows are cut. The keys of the dict are the numbers of the leaves that
-    use the strategy "ranges".
+    """Return the positions at which this rank's rows are cut for the strategy "ranges".
 
-    Each value is an array of shape (ranks + 1,).
+    The keys of the dict are the numbers of the leaves that use "ranges". Each value is an array of shape (ranks + 1,).
     """
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
     found = {k: even_bounds(leaf.stored, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}

@@ -82,7 +82,7 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """Sum the duplicates of the gradient of a batch's table. Return its (values, places) without the padding row.
+    """Return (values, places) of the gradient of a batch's table, after summing duplicates, without the padding row.
 
     `places` contains row numbers of the batch's table.
     """

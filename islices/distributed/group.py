@@ -1,8 +1,8 @@
 """Define Group, through which the core sends data between the ranks that an engine connects.
 
 Each built-in engine has an adapter, the file ``collectives.py`` in the engine's folder under backends/. The adapter
-sends bytes between ranks with the engine's fastest operations. In this folder, the module `packing` converts arrays to
-bytes, and `strategy` chooses how ranks exchange gradients. May import: `numpy`.
+sends bytes between ranks with the engine's operations. In this folder, the module `packing` converts arrays to bytes,
+and `strategy` chooses how ranks exchange gradients. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -224,8 +224,7 @@ class Group(abc.ABC):
         """Run collectives that all ranks have agreed to run. If an error leaves the context, the group cannot be used
         any more.
 
-        The reason is that the other ranks still wait for the rest of the call, and would take this rank's next message
-        for a part of it.
+        The other ranks still wait for the rest of the call, and would take this rank's next message for a part of it.
 
         Parameters
         ----------

@@ -1,17 +1,18 @@
 """Compute one norm over the leaves of many ranks, for `global_norm` and `clip_by_global_norm` with ``group=``.
 
-If the order is 1 or 2 and all ranks are processes with compiled kernels, each rank sends two sums (about 1 kB each).
-The sums may lack a few low bits of terms. One sum covers the terms of replicated leaves, and counts once; the other sum
-covers the terms of all other leaves. Every rank then adds these sums.
+Between processes and for order 1 or 2, each rank sends two sums (about 1 kB each) if compiled kernels support every
+rank's leaves. The sums may lack a few low bits of terms. One sum covers the terms of replicated leaves, and counts
+once; the other sum covers the terms of all other leaves. Every rank then adds these sums.
 
 In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
-The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives suffice
-for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the second,
-each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one, whose
-error is bounded. So the result does not depend on the number of ranks, nor on how the leaves are distributed over
-ranks. If the result is still undecided, one more collective is needed for every further `DIGIT` bits. Traced replicas
-of TensorFlow cannot run these collectives, so an undecided result may be rounded up or down. All ranks see the same
-numbers, so they run the same collectives. SPEC clause 25.
+The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives usually
+suffice, for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the
+second, each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one,
+whose error is bounded. The order inf needs only the first collective. So the result does not depend on the number of
+ranks, nor on how the leaves are distributed over ranks. If the result is still undecided, one more collective is needed
+for every further `islices.norms.exact.DIGIT` bits. Traced replicas of TensorFlow cannot run these collectives, so an
+undecided result may be rounded up or down. All ranks see the same numbers, so they run the same collectives.
+SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class RankLeaves(NamedTuple):
 
 #: The numbers that a rank sends, as float64 arrays of shape (1,).
 Numbers = list[Array]
-#: A function that sends this rank's numbers to all ranks, and returns all ranks' numbers in the order of ranks. Its
-#: arguments are the backend, the values that must be the same on every rank, and a function that computes this rank's
-#: numbers.
+#: A function that sends this rank's numbers to all ranks, and returns all ranks' numbers in the order of ranks. The
+#: function's arguments are the backend, the values that must be the same on every rank, and a function that computes
+#: this rank's numbers.
 Tell = Callable[[Backend, Facts, Callable[[], Numbers]], list[Numbers]]
 
 
@@ -197,10 +198,10 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """Compute the norm from the sums that each rank's kernels compute. Return None if this is impossible.
+    """Compute the norm from the sums that each rank's kernels compute, or return None if these do not suffice.
 
-    The order must be 1 or 2, every rank must have kernels, and the sums must determine the rounded norm. `error` is an
-    earlier error of this rank.
+    For a norm, the order must be 1 or 2, kernels must compute the sums of every rank, and the sums must determine the
+    rounded norm. `error` is an earlier error of this rank.
     """
     if error is None and held.ord not in (1.0, 2.0):
         return None
@@ -244,7 +245,7 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 class _Joined:
     """The leaves of all ranks.
 
-    Each rank sends sums over the leaves that only this rank has, and sums over the leaves that every rank has.
+    Each rank sends sums over its leaves that are not replicated, and sums over the replicated leaves.
     """
 
     def __init__(self, held: RankLeaves, tell: Tell) -> None:

@@ -5,8 +5,8 @@ Each rank first coalesces its sparse gradients. Then the ranks use one of two st
 gather
     Every rank sends its rows to all ranks. Every rank computes the sum.
 ranges
-    The rows are divided into one contiguous range per rank, all of about the same size. Each rank receives the rows of
-    its range from all ranks, sums them, and sends the sums to all ranks.
+    The rows are divided into one contiguous range per rank, each with about the same number of stored rows. Each rank
+    receives the rows of its range from all ranks, sums them, and sends the sums to all ranks.
 
 Both strategies add contributions in the order of ranks, so the results have the same bits. By default, the module
 `strategy` estimates which one is faster, and chooses it.
@@ -14,7 +14,7 @@ Both strategies add contributions in the order of ranks, so the results have the
 Over a mapped axis of JAX or in a replica context of TensorFlow, `all_reduce` is part of a program, which may be traced.
 Traced code cannot read values. So within a program, messages depend only on shapes, and invalid values may raise no
 error. Programs always gather slices, because the lengths of ranges would depend on the indices. If shapes are static,
-all slots are sent, and the result has as many slots as the slices of all ranks together.
+ranks also send padding. The result then has as many rows, with padding, as the slices of all ranks together.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. The
         numbers of stored rows may differ. If a leaf is None on some ranks, these ranks contribute zeros and get the
-        result. There, a sparse result has the framework's sparse type. A leaf stays None if it is None on every rank,
-        or if the call is part of a program that runs on several ranks.
+        result. On ranks with None, a sparse result has the framework's sparse type. A leaf stays None if it is None on
+        every rank, or if the call is part of a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's group object
         See `get_group`. In traced JAX code, pass the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
-        Defines how the ranks exchange data. The result has the same bits with every strategy. "auto" estimates the time
-        that each strategy needs, and chooses the faster one for each leaf. Within a program, "ranges" raises
+        The method by which the ranks exchange data. The result has the same bits with every strategy. "auto" estimates
+        the time that each strategy needs, and chooses the faster one for each leaf. Within a program, "ranges" raises
         ValueError.
 
     Returns
@@ -80,15 +80,16 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     Raises
     ------
     TypeError, ValueError
-        Raised on every rank if the ranks' arguments differ, and on a rank whose arguments are invalid.
+        This rank's arguments are invalid, or the ranks are processes and their arguments differ. In the second case,
+        every rank raises the error.
     RankError, RankTimeout
         Another rank failed, or did not call within the group's timeout.
 
     Notes
     -----
-    Each rank's sparse gradient is coalesced. The sum has the bits of these gradients concatenated in the order of
-    ranks, and coalesced again (SPEC clause 25). If ranks are processes, all leaves share the same collectives. Only JAX
-    programs can differentiate through the call.
+    Each rank's sparse gradient is coalesced. The sum has the same bits as if these gradients were
+    concatenated in the order of ranks, and coalesced again (SPEC clause 25). If ranks are processes, all leaves share
+    the same collectives. Only JAX programs can differentiate through the call.
 
     Examples
     --------
@@ -228,7 +229,7 @@ class _Prepared(NamedTuple):
     B: Backend  # the backend of the result
     like: Array  # an array on the device of the result, or None if the device is unknown
     host: HostLeaf
-    form: list[Any]  # must be the same on every rank: kind, dtype, shape and, for slices, "by" and the dtype of indices
+    form: list[Any]  # must be the same on every rank: kind, dtype, shape; for slices also "by" and the index dtype
     put: Callable[[Backend, Host, Array], Array]
     restore: Callable[[IndexedSlices], Any] = lambda s: s  # converts slices to the caller's type
 

@@ -53,8 +53,8 @@ class ShardedTable:
     padding_idx : int, optional
         The number, in the whole table, of a row that gets no gradient. A negative number counts from the end.
     scale_by_freq : bool
-        If True, `value_and_grad` divides each slice of the gradient of a batch's table by the number of times that its
-        row occurs in the rank's lookup.
+        If True, `value_and_grad` divides each slice of a batch's gradient by the number of times that its row occurs in
+        the rank's lookup.
 
     Attributes
     ----------
@@ -295,14 +295,16 @@ class ShardedTable:
         ------
         TypeError, IndexError
             This rank's ids are invalid.
+        ValueError
+            The ranks use different tables or call different methods. Every rank raises the error.
         RankError, RankTimeout
             Another rank failed, for example because its ids are invalid, or did not call in time.
 
         Notes
         -----
-        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers (8 f if a shard has more than
-        2^31 rows) and receives f rows. The rank also sends the rows that other ranks need. The call runs 3 collectives,
-        or 4 if there are more than 26 ranks. SPEC clause 26.
+        If a rank needs f distinct rows of other ranks, it sends 4 f bytes of row numbers and receives f rows. If a
+        shard has more than 2^31 rows, a row number takes 8 bytes. The rank also sends the rows that other ranks need.
+        The call runs 3 collectives, or 4 if there are more than 26 ranks. SPEC clause 26.
         """
         call = "ShardedTable.fetch"
 
@@ -373,7 +375,7 @@ class ShardedTable:
 
         Returns
         -------
-        IndexedSlices
+        IndexedSlices or None
             The coalesced gradient, with the shape of the shard. Row 0 is the first row of the shard. If `grad` is None
             on every rank, the result is None.
 
@@ -491,7 +493,7 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> _LocalOptimizer:
-        """Return the optimizer for this rank's rows. The table caches the result for the last optimizer."""
+        """Return the `_LocalOptimizer` for this rank's rows. The table caches the result for the last optimizer."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer

@@ -98,7 +98,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     Raises
     ------
     ValueError
-        The header is missing or damaged, or another version wrote it. SPEC clause 26.
+        The header is missing or damaged, or another version of islices wrote it. SPEC clause 26.
 
     Examples
     --------
@@ -137,8 +137,8 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if `files` is a valid list of files, and their ranges cover the numbers from 0 to `rows` - 1 in order
-    and without gaps."""
+    """Return True if `files` is a valid list of files, and their ranges cover the numbers 0 to `rows` - 1 in order
+    without gaps."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -150,7 +150,7 @@ def _are_files(files: Any, rows: int) -> bool:
     return at == rows and bool(files)
 
 
-#: name of the header's entry -> a function that gets the entry's value and the whole header, and returns True if
+#: name of the header's entry -> a function of the entry's value and the whole header, which returns True if
 #: `save_sharded` can write this value. The entries are checked in this order.
 _CHECKS: dict[str, Any] = {
     "num_rows": lambda x, _: _is_count(x),
@@ -193,7 +193,7 @@ def save_sharded(
         This rank cannot save, or the ranks' tables, states or metadata differ. An old checkpoint in the folder stays
         valid.
     RankError, RankTimeout
-        Another rank could not save.
+        Another rank could not save, or did not call in time.
 
     Notes
     -----
@@ -347,7 +347,7 @@ def load_sharded(
     Raises
     ------
     ValueError
-        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises.
+        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises the error.
     TypeError
         The framework does not have the table's dtype.
     RankError, RankTimeout
@@ -356,8 +356,8 @@ def load_sharded(
     Notes
     -----
     If another process replaces the checkpoint during the call, all ranks may raise ValueError, and you can call again.
-    Each rank opens only the files that contain its rows. From these files, the rank reads only the blocks (about
-    4 MiB each) that contain its rows, and checks the SHA-256 of each of these blocks. SPEC clause 26.
+    Besides the header, each rank opens only the files that contain its rows. From these files, the rank reads only the
+    blocks that contain its rows (usually about 4 MiB each), and checks each block's SHA-256. SPEC clause 26.
 
     Examples
     --------

@@ -9,8 +9,11 @@ gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
+For slices, ranges also runs one small collective that gathers samples of row numbers; the table omits this
+collective.
+
 If the numbers of rows differ, all ranks wait for the rank with the most rows, which sends (R - 1) max n_r rows for
-gather. So the formulas use R max n_r instead of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
+gather. So `costs` uses R max n_r in place of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
 collective, and ranges costs 2 n (R - 1) / R bytes in 2 collectives. In addition, each collective costs one latency per
 other rank.
 
@@ -25,13 +28,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
-#: One more message takes as long as this number of bytes, if a message takes 30 microseconds and the network sends 1
-#: GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the choice.
+#: One more message takes as long as sending this number of bytes, if a message takes 30 microseconds and the network
+#: sends 1 GB/s. For 5 microseconds and 100 Gbit/s the number would be about twice as large, which seldom changes the
+#: choice.
 MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost of a strategy for one rank and one leaf, without the preflight.
+    """The cost of a strategy for one rank and one leaf, without the preflight and the samples of row numbers.
 
     `nbytes` is the number of bytes that the rank receives on average.
     """

@@ -1,8 +1,9 @@
-"""The manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest` reads one.
+"""Make and read the manifest, which describes the tree in a file. `Contents` makes a manifest, and `read_manifest`
+reads one.
 
-A manifest is JSON that describes the nesting of lists, tuples and dicts, the arrays and attributes of each leaf, and
-every array's dtype, shape and SHA-256. The manifest also contains the caller's metadata. The whole manifest is checked
-before any data are read. May import: `numpy`, the core.
+A manifest is JSON that describes the nesting of lists, tuples and dicts, and the arrays and attributes of each leaf.
+The manifest also contains every array's dtype, shape and SHA-256, and the caller's metadata. The whole manifest is
+checked before any data are read. May import: `numpy`, the core.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def file_name(path: Any) -> str:
 
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
-    """Open a .safetensors file of islices or, if `foreign` is True, of any program; the context gives the `Archive`.
-    Raise ValueError for any other file, and OSError if the system cannot open the file."""
+    """Open a .safetensors file of islices or, if `foreign` is True, of any program, and yield the `Archive`. Raise
+    ValueError for any other file, and OSError if the system cannot open the file."""
     name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())

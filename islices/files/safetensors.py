@@ -35,8 +35,8 @@ DTYPES = {
 DTYPE_OF = {tag: dtype for dtype, (tag, _) in DTYPES.items()}
 #: The names of the two texts that islices adds to a file. No array that islices writes has these names.
 OWN = ("islices.json", "islices.sha256")
-#: The greatest length of a header, enough for some 100,000 arrays. A header is read whole, and parsed JSON needs many
-#: times its length.
+#: The largest number of bytes in a header, enough for some 100,000 arrays. A header is read whole, and parsed JSON
+#: needs many times as much memory as the text.
 LONGEST_HEADER = 1 << 24
 
 
@@ -192,7 +192,7 @@ def _library(dtypes: Iterable[str] = ()) -> Any:
 
 
 def _nbytes(name: str, dtype: str, shape: tuple[int, ...]) -> int:
-    """Return an array's number of bytes; raise ValueError for a shape that NumPy cannot make."""
+    """Return an array's number of bytes; raise ValueError for more dimensions or bytes than NumPy 1 allows."""
     itemsize = np.dtype(DTYPES[dtype][1]).itemsize
     if len(shape) > COMMON_NDIM or math.prod(n for n in shape if n) * itemsize > LARGEST:
         raise ValueError(f"{name!r}: got shape {show(shape)}; accepted are {COMMON_NDIM} dimensions, 2^63 - 1 bytes")

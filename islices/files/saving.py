@@ -33,7 +33,7 @@ class Header(NamedTuple):
 
 # ---------------------------------------------------------------------- save
 def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Write gradients and tables to a file, completely or not at all.
+    """Write gradients, arrays and tables to a file, completely or not at all.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     ------
     TypeError, ValueError, IndexError
         path or metadata are not accepted. Or the tree contains an object that cannot be saved, such as slices with
-        invalid indices; the message then names the object's place in the tree.
+        invalid indices; the message names the object's place in the tree.
     ModuleNotFoundError
-        The extra is missing: ``pip install "islices[io]"``.
+        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
     OSError
         The system cannot write the file. A file that already exists at the path stays as it is.
 
@@ -104,11 +104,13 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     ------
     FileNotFoundError, OSError
         The system cannot open or read the file.
+    ModuleNotFoundError
+        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
     ValueError
-        The file is truncated, damaged, hostile, of an unknown version, or foreign although foreign is False. The
-        message names the file.
+        path or backend is not accepted. Or the file is truncated, damaged, hostile, of an unknown version, or foreign
+        although foreign is False; the message then contains the file's name.
     TypeError, IndexError
-        The framework lacks a dtype of the file, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
+        path or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX without
         jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes

@@ -1,4 +1,4 @@
-"""Optimizers of tables with row-sparse gradients.
+"""Optimizers for tables with row-sparse gradients.
 
 With the default arguments, a step with a sparse gradient updates only the rows that the gradient contains.
 

@@ -23,7 +23,7 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.row_steps import array_rule
 
 ANY = Accepted("a finite number", math.isfinite)
-#: The numbers that every custom rule may use: the step count, which starts at 1, and constants.
+#: The numbers that every custom rule may use besides its hyperparameters: the step count, from 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
 #: The end of an error text.
 ACCEPTED = (
@@ -84,8 +84,8 @@ def custom(
     Raises
     ------
     TypeError, ValueError, IndexError
-        update is not a plain function, or uses an operator that is not accepted. update has an unknown parameter
-        or one with a default, or lacks ``g``, ``w`` or an array of the state. For NumPy arrays of one row, update
+        update is not a plain function, or uses an operator that is not accepted. update has an unknown parameter or one
+        with a default, or lacks ``g``, ``w`` or an array of the state. In a trial with NumPy arrays of one row, update
         raises an error, or returns a wrong number of results or a wrong shape. Another argument is invalid.
 
     Notes
@@ -170,7 +170,8 @@ def _check_code(rule: Any) -> None:
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
     """Run a rule on NumPy arrays of one row, and check the results.
 
-    Raise TypeError if the rule raises an error or returns a wrong number of results, and ValueError for a wrong shape.
+    Raise TypeError if the rule raises AttributeError, KeyError, NameError, TypeError or ValueError, or returns a wrong
+    number of results. Raise ValueError if a result has a wrong shape.
     """
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}

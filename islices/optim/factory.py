@@ -23,7 +23,7 @@ from islices.optim.record import RECORDS
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")
 #: With "sum", a rule that has the parameter q gets a q that is computed from the sum of the duplicates. With "raw",
-#: which only some optimizers of semantics="keras" support, q is the sum of the duplicates' squares.
+#: which only some optimizers with semantics="keras" support, q is the sum of the duplicates' squares.
 Duplicates: TypeAlias = Literal["sum", "raw"]
 DUPLICATES = ("sum", "raw")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: A rule, as described in `islices.optim.rules`.
 Rule: TypeAlias = Callable[..., Any]
-#: The names of the numbers that each kind of weight decay needs. In `Formula.names`, they follow the rule's numbers.
+#: The names of the numbers that each kind of weight decay needs. `Formula.names` lists these after the rule's numbers.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "coupled": ("weight_decay",),
@@ -49,28 +49,28 @@ class Formula:
         The class whose methods and attributes compute the rule's numbers.
     state : tuple of State
     squares : {"", "element", "row"}
-        The value of the rule's parameter q. "" means that the rule gets no q, "element" means g * g, and "row" means
-        the mean of g * g over the row.
+        The value of the rule's parameter q, unless raw is True. "" means that the rule gets no q, "element" means
+        g * g, and "row" means the mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
         Weight decay before the rule. "" means that there is no weight decay, or that the rule itself applies it.
         "coupled" adds a term to g, "decoupled" multiplies w by a factor, and "shrunk" subtracts a term from w.
     options : tuple of str
-        The rule's optional parameters that this formula uses. Parameters with the default False get True; all others
-        get numbers.
+        The rule's optional flags and numbers that this formula uses. Flags, which have the default False, get True.
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework processes duplicates one by one. In raw formulas g is the sum of the duplicates, and q the
-        sum of the squares of the duplicates.
+        True if the step applies Keras's update to unsummed duplicates. In raw formulas g is the sum of the duplicates,
+        and q the sum of the squares of the duplicates.
     maximize : bool
         True if the step maximizes the loss.
     additive : bool
-        True if the step ends in one addition to the weight. Apart from decay, the added term depends only on the
-        gradient and the state. Custom rules are not checked, and have the default True.
+        True if the step's last operation adds one term to the weight, and this term, apart from decay, depends only on
+        gradient and state. Custom rules are not checked, and have the default True.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str
-        The names of the rule's numbers, in the order of the rule's parameters, and then of the weight decay's numbers.
+        The names of the rule's numbers, in the order of the rule's parameters, and then of the weight decay's numbers
+        in `DECAYS`.
     constants : mapping of str to bool or None
         The values of the rule's optional parameters that are neither an array nor a number in this formula.
     """

@@ -1,8 +1,9 @@
 """Do steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
-Steps of many tables run together: the rows of all tables are divided among the threads.
+Outside traced code, the rows of all tables of a call are divided among the threads. The exceptions are steps on all
+rows with a formula that computes or stores one number per row, which run one after the other.
 
-Kernels run only if they are active, they support the formula, and the arrays are in host memory.
+Kernels run only if they are on, they support the formula, and the arrays are in host memory.
 `islices.optim.row_steps` does all other steps, with the same bits.
 SPEC clause 16.
 """
@@ -127,7 +128,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
         own.append(x.arrays[spec.name])
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
-    if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # row by row
+    if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):
         for groups in _blocks(named, target.shape, request.frozen):  # no array of the table's size is allocated
             compiled.run_tasks([compiled.step(formula, values, groups, target, own, request.known, x.factor)])
         return []
@@ -179,7 +180,7 @@ def _expressible(formula: Formula) -> bool:
 def traced_step(request: Request) -> Stepped | None:
     """Do a traced step on the rows of the slices, and return the table and the state.
 
-    Return None for a master, for a dense gradient, or if the backend calls no kernel for the step.
+    Return None for a table with a master, for a dense gradient, or if the backend calls no kernel for the step.
     """
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
@@ -207,7 +208,7 @@ def traced_step(request: Request) -> Stepped | None:
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
     """Return the steps with their gradients clipped by the global norm, and this norm.
 
-    If the formula is raw, the norm is that of the gradients before duplicates are summed. The function changes no array
+    If `formula` is raw, the norm is that of the gradients before duplicates are summed. The function changes no array
     of the user.
     """
     leaves, grads = [], []

@@ -59,8 +59,8 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
     """Return a table and its state after one fast check, or None if `Backend.plain_tables` does not support them.
 
-    Also return None if the state is not a dict, contains a master, or has an unexpected dtype, shape or name. After
-    None, `accept_tables` checks each argument in full.
+    Also return None if the state is not a dict, contains a master, or has an unexpected dtype, shape or name. If
+    this function returns None, `accept_tables` checks each argument in full.
     """
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
@@ -192,8 +192,8 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
     """Return (rows, mask length) for the argument `frozen`.
 
-    The row numbers are ascending and unique. If `frozen` is None or an empty sequence, the result contains None instead
-    of row numbers. The length is None unless `frozen` is a mask.
+    The row numbers are ascending and unique. If `frozen` is None, or an empty sequence or array other than a mask, the
+    result contains None instead of row numbers. The length is None unless `frozen` is a mask.
     """
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) is float64
     if frozen is None or empty:

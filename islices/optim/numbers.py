@@ -29,8 +29,8 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name. Each number is a Python number, or an array of E with shape (1,).
 
-    The arrays are float64, except where a derived class rounds them to another dtype. Classes in the records derive
-    from this class, and compute or round numbers as one semantics requires.
+    The arrays are float64, except where a derived class rounds them to another dtype. Classes in islices/optim/records/
+    derive from this class, and compute or round numbers as one semantics requires.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Numbers:
     exact_lr : Array
         The learning rate of this step, as a float64 array.
     h : Hyper
-        The hyperparameters at this step: Python numbers, or, in a traced step, also float64 arrays of E.
+        The hyperparameters at this step: Python numbers and bools, or, in a traced step, also float64 arrays of E.
     wide : str
         The name of the dtype in which the rule computes.
     """
@@ -63,7 +63,7 @@ class Numbers:
         return self.complement(GAINS[name]) if name in GAINS else self.hyper(name)
 
     def hyper(self, name: str) -> Any:
-        """Return a hyperparameter. Some derived classes round it as their framework does."""
+        """Return a hyperparameter, which some derived classes round as their framework does."""
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules
@@ -157,7 +157,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t, computed with Python's ``**`` as in the frameworks, or with `power` in traced code."""
+        """Return base^t, computed with Python's ``**``, or with `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: Host) -> Array:
@@ -168,7 +168,7 @@ class Numbers:
 def _repeated_squares(base: float) -> tuple[float, ...]:
     """Return base^(2^k) for all k below `BITS`.
 
-    Each number is the rounded square of the previous one; numbers of at most 1e-290 become 0.
+    Each number after `base` is the rounded square of the number before, or 0 if this square is at most 1e-290.
     """
     squares = [base]
     for _ in range(BITS - 1):
@@ -219,9 +219,9 @@ class Keras(Numbers):
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
     """Return the numbers that `Formula.names` lists, at this step, as one array of the dtype `wide`.
 
-    `step` is the number of completed steps, and `count` is its host view, or None if `step` is traced. If the count is
-    known, the result is a NumPy array. Recent numbers are cached, because many parameters of a model use the same
-    numbers in a step. Raise ValueError for a count out of range.
+    `step` is the number of completed steps as an array of B. `count` is the same number as a NumPy array, or None if
+    `step` is traced. If the count is known, the result is a NumPy array. Recent numbers are cached,
+    because many parameters of a model use the same numbers in a step. Raise ValueError for a count out of range.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
@@ -247,7 +247,7 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `step_numbers`: a dict from step counts to numbers.
+    """Return the cache of `step_numbers` for these arguments: a dict from step counts to arrays of numbers.
 
     Numbers under the key None do not depend on the step count.
     """

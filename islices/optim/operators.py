@@ -82,7 +82,10 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """Return x^exponent for 0 <= exponent < 256, computed with rounded roots and products (see `array_power`)."""
+    """Return x^exponent for 0 <= exponent < 256, computed with rounded square roots and products.
+
+    `islices.optim.row_steps.array_power` describes the algorithm.
+    """
     _unbound()
 
 

@@ -41,7 +41,7 @@ S = TypeVar("S")
 
 
 class Optimizer:
-    """An optimizer of tables with row-sparse gradients. An instance has hyperparameters and a formula, but no state.
+    """An optimizer for tables with row-sparse gradients. An instance has hyperparameters and a formula, but no state.
 
     The functions of `islices.optim` return instances. `init` returns the state, a plain dict of arrays of the table's
     framework. So each framework's checkpoints can store the state, and `islices.convert` converts the state to another
@@ -121,7 +121,7 @@ class Optimizer:
             parts.append(f"frozen={len(self._frozen[0])} rows")
         return f"{self.name}({', '.join(parts)})"
 
-    def __eq__(self, other: object) -> bool:  # with this method torch treats an optimizer as a constant in graphs
+    def __eq__(self, other: object) -> bool:  # so torch treats an optimizer as a constant in graphs
         return self is other
 
     __hash__ = object.__hash__
@@ -182,8 +182,8 @@ class Optimizer:
         Raises
         ------
         TypeError, ValueError
-            table is not a table of floats, master is not a bool, or master is True for a table that is not 16-bit. SPEC
-            clause 16.
+            table is not a table of floats, master is not a bool, or master is True for a table that is not 16-bit.
+            SPEC clause 16.
         """
         master = check_flag(master, "master")
         if opened(table) is None:
@@ -216,7 +216,7 @@ class Optimizer:
         Parameters
         ----------
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
-            Arrays may be tf.Variables, torch Parameters, NDArrays, NumPy arrays, JAX arrays and so on.
+            Arrays of any framework, also tf.Variables and torch Parameters.
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, with these
             The gradient has the dtype of the table; for a 16-bit table it may also be float32. Duplicates are summed
             first, except with duplicates="raw". A dense gradient contains every row. With None, nothing changes.
@@ -232,18 +232,20 @@ class Optimizer:
         Returns
         -------
         (table, state)
-            The table and the state with the types of the arguments; use the results instead of the arguments. For JAX
-            arrays and tf.Tensors, the results are new arrays; all other arrays are changed in place.
+            The table and the state with the types of the arguments; use the results instead of the arguments. A step
+            returns new arrays for JAX arrays and tf.Tensors, and changes tf.Variables and arrays of NumPy, torch and
+            MXNet in place.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            A framework, dtype, shape, index or state is wrong. The call has changed no table.
+            An argument is invalid. For example, a framework, dtype or shape is wrong, or an index is out of range. The
+            call has changed no table.
 
         Notes
         -----
-        No gradient passes through a step. In traced code, slices with an index out of range are ignored. SPEC clauses
-        15 and 16.
+        No gradient passes through a step. In traced code, slices with an index out of range are ignored.
+        SPEC clauses 15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 
@@ -350,7 +352,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
 
 
 def _are_apart(requests: Sequence[Request]) -> bool:
-    """Return True if the memory bounds of the steps' arrays are known and no two arrays overlap."""
+    """Return True if the memory bounds of the steps' arrays are known and do not overlap."""
     spans: list[tuple[int, int]] = []
     for request in requests:
         if request.grad is not None:

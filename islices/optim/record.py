@@ -1,7 +1,8 @@
 """The record of an optimizer: its formula in each semantics, and the ranges and names of its hyperparameters.
 
-Making a record registers it for `islices.optim.factory`, the framework modules, the conformance suite and the tables of
-docs/optimizers.md. The records are in islices/optim/records/. SPEC clauses 11 and 16.
+Making a record adds the record to `RECORDS`. The factory, the framework modules, `islices.porting`, the conformance
+suite and the table in docs/optimizers.md use `RECORDS`. The records are in islices/optim/records/.
+SPEC clauses 11 and 16.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Preset:
     Attributes
     ----------
     defaults : mapping of str to number or bool
-        The hyperparameters of this semantics with their defaults; None means that the user must pass a value. If you
-        leave out "lr", its default is None.
+        The hyperparameters of this semantics with their defaults; None means that the user must pass a value. If
+        this mapping lacks "lr", the preset adds "lr" with the default None.
     formula : callable
         A function that returns the formula for a dict, which contains the hyperparameters, "rows" and "duplicates".
     source : str
-        The names of the framework's classes or functions, separated by commas.
+        The framework's classes, functions or enum members, separated by commas; "" for islices.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they differ from those in `SPELLED`.
     terms : mapping of str to float
@@ -66,7 +67,7 @@ class Record:
         The preset of each semantics.
     decoupled : bool, optional
         The fixed value of torch's flag decoupled_weight_decay for this optimizer, or None. The value is None if
-        torch's class lacks the flag, or if `arguments` contains it.
+        torch has no class with this flag for the optimizer, or if `arguments` contains the flag.
     variant_of : str
         The optimizer whose torch class is the base class of this optimizer's torch class.
     stored : mapping of str to str
@@ -76,7 +77,7 @@ class Record:
     recomputed : mapping of str to callable
         Functions that compute further entries of torch's states from the hyperparameters and the step count.
     fixed : tuple of str
-        Hyperparameters that must be a number and cannot be scheduled.
+        Hyperparameters that must be numbers and cannot be scheduled.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from the common ranges.
     """

@@ -28,7 +28,7 @@ from islices.optim.formulas import DECAYS, Formula, Rule
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
-#: The number of elements in a block if a step changes all rows of a table in place.
+#: The approximate number of elements in a block if a step changes all rows of a table in place.
 BLOCK = 1 << 20
 #: The number of elements that the host computes at a time, so that a rule's temporary arrays stay in the caches.
 PIECE = 1 << 14

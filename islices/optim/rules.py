@@ -1,4 +1,4 @@
-"""Stages of weight decay, and stages that the rules of several optimizers (islices/optim/records/) share.
+"""Define weight decay, and running means that the rules of several optimizers (islices/optim/records/) use.
 
 The parameters of a rule, which are passed by name, are the gradient ``g``, the weight ``w``, arrays of the state,
 numbers and flags. A rule may also have ``q``: the square of the gradient's element, the sum of the duplicates' squares,
@@ -6,7 +6,8 @@ or the mean square over the row. A rule returns the new weight and the new state
 parameter with a default is optional: an absent state or number is None, and an absent flag is False. The result for an
 absent state is None. Kernels omit the branches that absent parameters exclude. Rules compute only with the operators of
 `islices.optim.operators`, ``+`` and ``-``.
-Every operation rounds once, in the written order; the order is part of the specification (SPEC clause 16).
+Every sum, difference, product, quotient and square root rounds once, in the written order. The order is part of the
+specification (SPEC clause 16).
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ def tensorflow_adagrad(g, q, w, accumulator, lr, one):
 
 
 def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
-    """Apply optax's scale_by_rss with the factor where(a > 0, rsqrt(a + eps), 0).
+    """Apply optax's Adagrad, which multiplies the gradient by lr * where(a > 0, rsqrt(a + eps), 0).
 
-    A NaN is not above 0, so the factor of a NaN accumulator is 0.
+    A NaN is not above 0, so the result of ``where`` for a NaN accumulator is 0.
     """
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
@@ -245,7 +245,7 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make an Adagrad optimizer with one accumulator per row, so that the state stores one number per row.
+    """Make a row-wise Adagrad optimizer, which stores one accumulator per row.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def rowwise_adagrad(
     eps : float, default 1e-8
         A small number that is added to the root.
     initial_accumulator : float, default 0
-        The initial value of the sums of squares.
+        The initial value of the accumulators.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
@@ -282,7 +282,7 @@ def rowwise_adagrad(
 
     Notes
     -----
-    In the formula below, "mean" is the mean over the row, with the sum of SPEC clause 19. The defaults above and this
+    In the formula below, "mean" is the mean over the row, summed as in SPEC clause 19. The defaults above and this
     formula are those of semantics="islices": ``a = a + mean(g g)``, then ``w - lr (g / (sqrt(a) + eps))``.
     The operations are carried out in this order, and each rounds once. g is the coalesced gradient. SPEC clause 16.
 

@@ -143,7 +143,7 @@ def _tensorflow_power(n: Numbers, base: float) -> Any:
 
 # ---------------------------------------------------------------------- formulas
 def adam_state(h: Hyper) -> tuple[State, ...]:
-    """Return the arrays of the state: the two running means and, with amsgrad, the largest mean square so far."""
+    """Describe the arrays of the state: the two running means and, with amsgrad, the largest mean square so far."""
     return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
 
 

@@ -88,8 +88,8 @@ def adamax(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make an Adamax optimizer, which is Adam with a decaying maximum of absolute gradients instead of the root mean
-    square (Kingma and Ba 2015, algorithm 2).
+    """Make an Adamax optimizer: Adam with a decaying maximum of absolute gradients in place of the root mean square
+    (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from islices.optim.record import ALL, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def raised(n, exponent, one, linear):
-    """Return n^-lr_power: n if `linear` is True, a power of n if `exponent` is given, else the square root of n."""
+    """Return n^-lr_power: n if `linear` is True, n^exponent if `exponent` is given, else the square root of n."""
     return n if linear else sqrt(n) if exponent is None else power(n, exponent, one)
 
 
@@ -28,7 +28,7 @@ def clipped(z, l1):
 def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, one=None, linear=False):
     """Apply FTRL-Proximal (McMahan et al. 2013, algorithm 1). An element with ``|z| <= l1`` becomes exactly zero.
 
-    `l2_shrinkage` is the factor of a penalty whose gradient is added to z but not to the sum of squares.
+    ``l2_shrinkage * w`` is added to the gradient that z accumulates, but not to the gradient that is squared.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -182,7 +182,7 @@ def ftrl(
         TensorFlow and Keras call this argument l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas
         double both l2_shrinkage and l2.
     lr_power : float, -256 < lr_power <= 0, default -0.5
-        The learning rate is multiplied by this power of the sum of squares.
+        The learning rate is multiplied by n^lr_power, where n is the sum of squares.
     initial_accumulator : float, default 0.1
         The initial value of the sums of squares.
     rows : {"touched", "all"}, optional

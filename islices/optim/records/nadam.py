@@ -41,7 +41,7 @@ def _fading(momentum_decay: float) -> float:
 def _products(c: float) -> Host:
     """Return the products of 1 - 0.5 c^k over k = 1 ... t, for t = 1, 2 and so on until the products stay constant.
 
-    Products below 1e-290 become 0.
+    Products of at most 1e-290 become 0.
     """
     products: list[float] = []
     product, factor = 1.0, 0.0
@@ -75,7 +75,7 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
                   correction2=None, apart=False):  # fmt: skip
     """Apply Nadam (Dozat 2016). `gain1` and `gain2` are 1 - beta1 and 1 - beta2.
 
-    `head` and `rate` multiply the gradient and the running mean; both contain the learning rate and a bias correction.
+    `head` multiplies the gradient, and `rate` the running mean; both contain the learning rate and a bias correction.
     `root` is sqrt(1 - beta2^t), or None if `correction2`, 1 - beta2^t, is given. If `apart` is True, the gradient and
     the running mean are divided separately, as in torch.
     """
@@ -198,7 +198,7 @@ class OptaxNadam(adam.OptaxAdam):
         return self.h["beta1"]
 
     def after1(self):
-        """Return the bias correction of the next step."""
+        """Return the bias correction of the running mean at the next step."""
         count = self.count + self.array(np.ones(1, np.int32))
         return OptaxNadam(self.E, count, self.h, self.wide).correction1()
 

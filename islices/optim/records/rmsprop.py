@@ -96,7 +96,7 @@ GAMMA2 = 0.9
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula. MXNet has only dense kernels, so the running means of all rows decay at each step."""
+    """Return MXNet's formula. MXNet's RMSProp has only dense kernels, so the running means of all rows decay."""
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         options = ("rho", "mu", "inside", "early", "up")

@@ -118,7 +118,6 @@ def _mxnet(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- the record
 DEFAULTS: Hyper = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}
-#: Gradient descent.
 SGD = Record(
     "sgd",
     "SGD",
