@@ -55,9 +55,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     the gradient of each replica.) Under XLA on TensorFlow, the summed gradient keeps the slots of duplicates, filled
     with zeros.
 
-    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. In this package,
-    Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit
-    variables. `Stepped` with a lazy optimizer updates only the rows of a sparse gradient on every backend.
+    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. On both backends, this
+    package's Adagrad, and its SGD without momentum, update only the rows of the gradient. The exceptions are 16-bit
+    variables, micro-batches and Keras's weight_decay. `Stepped` with a lazy optimizer updates only the rows of a sparse
+    gradient on every backend.
 
     Examples
     --------

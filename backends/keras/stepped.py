@@ -25,11 +25,11 @@ from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
-#: Keras's name for the variables that contain sums of micro-batches. `Sum` replaces these variables.
+#: Keras's name for the variables that contain sums of micro-batches. `Total` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
 #: `Stepped` warns if a table with at least this many rows has a dense gradient.
 MANY_ROWS = 100_000
-#: In a compiled step on JAX shapes are fixed, so a sum has the table's size.
+#: The class of sums of micro-batches. In a compiled step on JAX, shapes are fixed, so a sum has the table's size.
 Total: Any = native.DenseSum if BACKEND == "jax" else Sum
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
@@ -45,7 +45,8 @@ class Stepped(Coalesced):
     rule : islices.optim.Optimizer
         The optimizer that computes the steps of all weights. The learning rate of `rule`, a number or a schedule of
         keras.optimizers.schedules, becomes Keras's learning rate. Callbacks may change a learning rate that is a
-        number. Other hyperparameters may be schedules too, which count the steps of each weight.
+        number. Other hyperparameters may also be schedules; the argument of these schedules is the number of completed
+        steps of the weight.
     **kwargs
         Keyword arguments of any Keras optimizer: name, learning_rate (replaces the learning rate of `rule`), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
@@ -245,7 +246,7 @@ class Stepped(Coalesced):
         return [v for v in self.variables if id(v) not in sums]
 
     def save_own_variables(self, store: Any) -> None:
-        """Store Keras's variables, and the sums of micro-batches since the last step."""
+        """Store the optimizer's variables, and the sums of micro-batches since the last step."""
         for k, variable in enumerate(self._saved()):
             store[str(k)] = variable.numpy()
         for k, total in enumerate(self._totals()):

@@ -30,7 +30,7 @@ def row_sparse(model: Model) -> Model:
     JAX.
 
     If the model reads a trainable weight only by lookups of rows, the gradient of this weight contains only these rows.
-    A lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still
+    An example is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still
     ordinary Keras objects.
 
     Parameters
@@ -102,7 +102,8 @@ def row_sparse(model: Model) -> Model:
 
 
 def _adapt(model: Any) -> None:
-    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError if an optimizer cannot."""
+    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError if an optimizer accepts only
+    dense gradients, and ValueError if it uses micro-batches with several replicas."""
     held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
     for optimizer in (x for one in held for x in within(one)):
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:

@@ -116,7 +116,7 @@ def check_step() -> None:
 
 
 def writable(variable: Any) -> Any:
-    """Return the variable, which a rule can change in place."""
+    """Return the variable, which optimizers of `islices.optim` can change in place."""
     return variable
 
 

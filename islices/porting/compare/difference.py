@@ -44,7 +44,7 @@ class Difference(Reported):
         The largest difference, divided by the tensor's largest absolute value. The attribute is a number only if
         rounding does not explain the difference, but the different order of computation in two models does.
     notes : tuple of str
-        Remarks for the reader, such as "paired by position".
+        Remarks for the reader, for example that tensors are paired by position.
     frameworks : (str, str)
         The frameworks of the two recordings that `parity` compares; "" for a side whose framework is unknown.
     """
@@ -66,8 +66,8 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            If True, list all tensors that differ or have notes, and their first rows that differ. If False, list at
-            most two of these tensors, without rows.
+            If True, list all tensors that differ or have notes, and the first rows that differ or that only one side
+            has. If False, list at most two of these tensors, without rows.
 
         Returns
         -------
@@ -124,7 +124,7 @@ def diff(
     Raises
     ------
     TypeError, ValueError
-        A leaf has no known framework, a name does not exist, or an option is out of range.
+        A leaf has no known framework, a name does not exist, or an option is invalid.
 
     Notes
     -----

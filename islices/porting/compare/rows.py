@@ -48,8 +48,8 @@ class Rows:
     """Some or all rows of one tensor on one side. If the tensor is dense, its rows of zeros are left out.
 
     `terms` contains, for each element, the sum of the absolute values in the slots. `counts` contains the number of
-    slots of each row. If the slots are unknown or no row has several slots, `known` is False and `terms` is |values|.
-    If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else None.
+    slots of each row. If these numbers are unknown or no row has several slots, `known` is False and `terms` is
+    |values|. If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else None.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -80,7 +80,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the slots before duplicates are summed, or None if the slots are unknown."""
+        """Return the norm of the slots before duplicates are summed, or None if `slots` is None."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
@@ -88,8 +88,8 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the same rows with new values. The slots of the new values count as unknown, unless `more` sets these
-        fields."""
+        """Return the same rows with new values. `more` contains values of other fields. Without them, the slots of the
+        new values count as unknown."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})
 
@@ -130,7 +130,7 @@ def rows_at(x: Stored, places: Any) -> Rows:
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
     """Return the row numbers of a sample with about the given number of elements. The search tries causes on this
-    sample.
+    sample. A sample of wide rows is larger.
 
     The sample contains evenly spaced rows, rows that only one side has, rows with several slots, rows with the largest
     values, and rows that differ.

@@ -1,5 +1,5 @@
 """Explain the difference at the position where two trainings diverge. This module uses `explain_step` for optimizer
-steps with recorded inputs, and `islices.diff` for all other differences.
+steps with recorded inputs, and `islices.diff` for most other differences.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """

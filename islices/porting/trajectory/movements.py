@@ -4,10 +4,10 @@ A movement is the change of an element by a step. The movements of an element on
 allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
 (`ROUNDINGS` + k + c) eps R + 2 r R, plus the rounding of the table and the distance of the element before the step.
 Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
-states. c is the result of `corrected_digits` if the states include Adam's or Nadam's v, else 0. If the terms of a
-gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the direction of a
-rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance is similar
-(SPEC clause 23).
+states. c is the result of `corrected_digits` if the states after the step include an array `v`, as with Adam, else 0.
+If the terms of a gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the
+direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance
+is similar (SPEC clause 23).
 
 `Past` stores the facts about earlier steps on which the allowance depends.
 
@@ -111,8 +111,8 @@ class Past:
         For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
         For each table, the relative distance between both sides' gradients. If both sides record an array of the
-        optimizer's state under the same name, only the last step counts. If the sides have no such array in common, the
-        distance is the maximum over all steps.
+        optimizer's state under the same name, only the last step counts. If the sides have no array except "step" in
+        common, the distance is the maximum over all steps.
     """
 
     last: Steps | None = None
