@@ -1,7 +1,7 @@
 """Sum the duplicates of row-sparse gradients, and clip the sums, before a Keras optimizer uses them.
 
-Before that, Keras removes the loss scale, and adds up the gradients of micro-batches and of all replicas. May import:
-`keras`, the core, this folder.
+Before duplicates are summed, Keras removes the loss scale, and adds up the gradients of micro-batches and of all
+replicas. May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def row_sparse(model: Model) -> Model:
     JAX.
 
     If the model reads a trainable weight only by lookups of rows, the gradient of this weight contains only these rows.
-    An example is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still
-    ordinary Keras objects.
+    An example of a lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers
+    are still ordinary Keras objects.
 
     Parameters
     ----------

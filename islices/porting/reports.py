@@ -46,7 +46,7 @@ class Reported(abc.ABC):
         Raises
         ------
         ModuleNotFoundError
-            matplotlib is not installed. The message contains the command that installs it.
+            matplotlib is not installed. The message contains the command that installs matplotlib.
         ValueError
             matplotlib cannot write files with this suffix.
         """

@@ -208,8 +208,8 @@ class Comparison:
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Go through all rows of all tensors block by block. Yield pairs (number of the tensor, block of its rows after
-        all changes)."""
+        """Go through all rows of all tensors block by block. Yield pairs (position of the tensor, block of its rows
+        after all changes)."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return

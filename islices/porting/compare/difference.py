@@ -35,14 +35,15 @@ class Difference(Reported):
         several causes that act together. If these causes are undone, the sides agree to the bit or within an allowance
         for rounding. The tuple is empty if the sides are equal, or if no known cause explains the difference.
     only_a, only_b : tuple of str
-        Tensors that only one side has.
+        The names of the tensors that only one side has.
     names : (str, str)
         The names of the sides.
     rounding : bool
         True if the sides differ, but not by more than the bound on rounding.
     arithmetic : float or None
-        The largest difference, divided by the tensor's largest absolute value. The attribute is a number only if
-        rounding does not explain the difference, but the different order of computation in two models does.
+        The largest quotient of an element's difference and the largest absolute value in its tensor. The attribute is a
+        number only if rounding does not explain the difference, but the different order of computation in two models
+        does.
     notes : tuple of str
         Remarks for the reader, for example that tensors are paired by position.
     frameworks : (str, str)
@@ -103,14 +104,14 @@ def diff(
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
-        The gradient before clipping, from which both sides were computed. If possible, pass the gradient before its
-        duplicates are summed.
+        The gradient before clipping; both sides were computed from this gradient. If possible, pass the gradient before
+        its duplicates are summed.
     max_norm : float, optional
         The limit to which at least one side was clipped, or should have been clipped.
     padding_idx : int, optional
         The row number of the padding row. A negative number counts from the end.
     batch_size, tokens : int, optional
-        The number of samples and the number of tokens. A loss that is a mean may divide by one of them.
+        The number of samples and the number of tokens. A loss that is a mean may divide by one of these numbers.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     tables : tree like a, optional

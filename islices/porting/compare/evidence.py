@@ -8,7 +8,7 @@ both sides are unknown or contain no duplicates, m is 1, and the largest |value|
 Elements that are small because of cancellation are then no evidence. Operations on integers do not round, so their
 bound is 0. An infinity agrees only with the same infinity.
 
-**Slack.** Two models may compute their layers in different orders or with different functions. The gradients of two
+**Slack.** Two models may compute sums in different orders, and may use different functions. The gradients of two
 such models then differ even before duplicates are summed. The size of this difference depends on the terms of the whole
 tensor, not on the value of each element. With the slack s, each element may differ by another s times the largest
 |value| of the tensor. `SLACKS` contains the values of s, in multiples of eps.

@@ -1,5 +1,5 @@
-"""Define `Rows`, rows of a tensor as float64 values. A cause changes these values. For a large tensor, `Rows` contains
-a sample or a block of the rows.
+"""Define `Rows`, rows of a tensor as float64 values. Causes may change these values. For a large tensor, `Rows`
+contains a sample or a block of the rows.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -98,7 +98,7 @@ class Rows:
         return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
 
     def onto(self, ids: Array) -> Rows:
-        """Return the rows with the given numbers. Rows that this object does not have become zeros."""
+        """Return the rows with the given row numbers. Rows that this object does not have become zeros."""
         values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
         return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 

@@ -54,7 +54,7 @@ class Found:
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
-        The tensor's name.
+        The name of the tensor, or of the state's array.
     judged : bool
         False if the tables are already so far apart that no finite distance would prove anything.
     """

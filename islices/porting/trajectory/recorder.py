@@ -136,11 +136,11 @@ class Recorder:
         Parameters
         ----------
         **positions
-            Trees, that is arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. The
-            positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
-            step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
-            dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the tables
-            before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
+            Each value is a tree: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts.
+            The positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before
+            the step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state
+            is a dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the
+            tables before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
             `parity` uses to judge and explain steps. Pass an optimizer of `islices.optim`, a description such as
             {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from tensors' names to one of these. For an
             optimizer that `islices.optim` does not have, the description is {"class": "its name"}.

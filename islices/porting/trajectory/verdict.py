@@ -3,11 +3,11 @@
 **Outputs, loss and gradients** depend on the tables. Frameworks compute these values in different orders and with
 different functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm (SPEC clause 22 has the same factor).
 Once rounding has changed the tables, the outputs, loss and gradients computed from them also differ. So a tensor may
-also differ by `GROWTH` times the relative distance of the tables, times its 2-norm. Both together are at most
-`MOST_SLACK` times its 2-norm. In addition, a tensor may differ by `FLOOR` eps times the norm of all tensors at the
-position. For the distance of the tables, only the rows in a table's gradients count if these gradients are sparse on
-both sides. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is not judged, unless the difference is
-infinite.
+also differ by `GROWTH` times the relative distance of the tables, times its 2-norm. The sum of these two allowances is
+at most `MOST_SLACK` times the tensor's 2-norm. In addition, a tensor may differ by `FLOOR` eps times the norm of all
+tensors at the position. For the distance of the tables, only the rows in a table's gradients count if these gradients
+are sparse on both sides. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is not judged, unless the
+difference is infinite.
 
 **Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 

@@ -1,9 +1,9 @@
 """Define the causes that come from clipping: only one side is clipped, or both are clipped, for example with different
 norms or epsilons.
 
-If a gradient g is clipped to the limit M, the result is g * M / N. Here N is a norm plus the epsilon of the formula.
-The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if both sides clip the same
-gradient to the same limit, a / b = N_b / N_a.
+If clipping to the limit M changes a gradient g, the result is g * M / N. Here N is a norm plus the epsilon of the
+formula. The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if both sides clip
+the same gradient to the same limit, a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. The relative error of a blocked or pairwise sum of n elements
 is less than (4 log2(n) + 16) eps / 2. The tolerances of factors that contain norms include this bound. Only the factor
@@ -147,7 +147,8 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors that result if both sides are clipped to the same limit after the changes so far."""
+    """Yield the factors that result if both sides are clipped to the same limit after the changes so far. Yield nothing
+    if there is no change so far."""
     c = Clipping(now)
     for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
         if (ratio := c.factor(a, b)) and a and c.is_limit(a):
@@ -270,8 +271,8 @@ CLIPPED = Cause("clipped", 240, foretell=clipped, side_does=True, fix=_unclip)
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor a / b for each pair of clipping formulas with different epsilons. Yield nothing if the norm
-    before clipping is unknown."""
+    """Yield the factor a / b for each pair of different epsilons in clipping formulas. Yield nothing if the norm before
+    clipping is unknown or zero."""
     c = Clipping(now)
     norm = c.before
     if not norm:

@@ -66,7 +66,7 @@ ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", sc
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the sides have opposite signs, because one side maximizes its loss or adds its step."""
+    """Propose that the sides have opposite signs, for example because one side maximizes its loss."""
     text = "sign: {x} has the opposite sign of {y}"
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 

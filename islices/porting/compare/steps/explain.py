@@ -32,8 +32,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
     """Compare the tables after one step of each side, and report how the optimizers of the two steps differ.
 
     The result contains a cause only under two conditions. First, the recipes reproduce both steps within the bound on
-    rounding. Second, without the cause, more elements of the step would be different than chance explains (SPEC clause
-    22). If both sides use the same recipe and only the inputs differ, the result contains no cause.
+    rounding. Second, without the cause, more elements of the step would be different than chance explains
+    (SPEC clause 22). If both sides use the same recipe and only the inputs differ, the result contains no cause.
     """
     stored = read(a.after, table, "a"), read(b.after, table, "b")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import islices.optim  # noqa: F401  # its records
+import islices.optim  # noqa: F401  # fills RECORDS
 from islices.core import modes
 from islices.core.locks import lazy_property
 from islices.optim.formulas import Formula
