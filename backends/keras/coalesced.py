@@ -103,7 +103,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
-        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise errors
+        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot "raise"
 
     def build(self, variables: Sequence[Any]) -> None:
         check_replicas(self, native.replicas())

@@ -151,7 +151,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         clipped = method(grads)
         if not self.recorder.wanted:
             return clipped
-        # a loss scale or micro-batches change gradients too
+        # without clipping, a loss scale or micro-batches may also change gradients
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped

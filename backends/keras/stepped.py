@@ -37,7 +37,7 @@ SCHEDULE = SCHEDULES.LearningRateSchedule
 
 @keras.saving.register_keras_serializable("islices")
 class Stepped(Coalesced):
-    """A Keras optimizer whose steps an optimizer of `islices.optim` computes, for example lazy Adam or row-wise
+    """A Keras optimizer that computes its steps with an optimizer of `islices.optim`, for example lazy Adam or row-wise
     Adagrad.
 
     Parameters

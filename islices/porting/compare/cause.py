@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The factor a / b that a cause predicts for each tensor, within the relative `tolerance`.
+    """The factors a / b that a cause predicts, one per tensor, within the relative `tolerance`.
 
     In `text`, {a} and {b} stand for the sides. `cost` is the cost in bits of estimated numbers and of other
     assumptions. The search subtracts `cost` from the evidence.
@@ -94,7 +94,8 @@ class Cause:
     fitted: bool = False
     #: The names of more general causes. The search does not report them if this cause explains the difference.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes the cause, or a function that computes the line from the details and the framework.
+    #: The line or pair of lines that fixes the cause, or a function that computes this from the details and the
+    #: framework.
     fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
     #: True if the side named in the details has the cause, False if the other side has it.
     side_does: bool = False

@@ -33,7 +33,7 @@ class Recorder:
         contains steps.
     metadata : mapping of str to str, optional
         Texts that are also written to each file. The commands `islices parity` and `islices diff` read the options
-        ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` from them.
+        ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` from these texts.
 
     Raises
     ------

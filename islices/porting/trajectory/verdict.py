@@ -50,8 +50,8 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distance at each position, in the order in which the positions were judged. A judged position that exceeds
-        its allowance is the last one.
+        The distance at each compared position, in the order of comparison. If a judged position exceeds its allowance,
+        it is the last one.
     gap : float
         The largest absolute difference between elements of the tables after the step, or NaN if a side has none.
     drift : float
