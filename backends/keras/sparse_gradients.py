@@ -56,8 +56,8 @@ def as_array(gradient: Any) -> Any:
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A base class of optimizers that sums duplicates and clips at the same point as Keras: after the loss scale has
-    been removed, and micro-batches have been added up."""
+    """A base class of optimizers that sums duplicates and clips at the same point as Keras. At this point, Keras has
+    removed the loss scale, and added up micro-batches."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():

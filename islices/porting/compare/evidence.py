@@ -4,9 +4,9 @@
 slots is a sum of m terms, so it takes m - 1 additions. On each side, at most 8 other operations round a term, for
 example a reciprocal, a product, the division of a mean or a cast. Each rounding error is at most half an eps times the
 sum of |terms|. To first order, the two sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of
-both sides are unknown or contain no duplicates, m is 1, and the largest |value| of the row replaces the sum of |terms|.
-Elements that are small because of cancellation are then no evidence. Operations on integers do not round, so their
-bound is 0. An infinity agrees only with the same infinity.
+both sides are unknown or contain no duplicates, m is 1. The largest |value| of the row then replaces the sum of
+|terms|, so elements that are small because of cancellation are no evidence. Operations on integers do not round, so
+their bound is 0. An infinity agrees only with the same infinity.
 
 **Slack.** Two models may compute sums in different orders, and may use different functions. The gradients of two
 such models then differ even before duplicates are summed. The size of this difference depends on the terms of the whole
@@ -17,9 +17,9 @@ tensor, not on the value of each element. With the slack s, each element may dif
 pairs of numbers, about one in D / r would agree by chance. So the element counts as log2(D / r) bits of evidence, but
 not more than the precision of its dtype. Elements with the same value and the same D count once. The evidence of an
 element with few significant bits, such as a count, is limited to these bits and six more. A number that is estimated
-from the data, such as a factor or a row number, has a cost in bits, which is subtracted from the evidence. Each cause
-then needs at least `ENOUGH` = 40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by chance. If
-all elements agree within rounding before the change, only a change that makes the bits equal can be a cause.
+from the data, such as a factor or a row number, has a cost in bits. The cost is subtracted from the evidence. Each
+cause then needs at least `ENOUGH` = 40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by
+chance. If all elements agree within rounding before the change, only a change that makes the bits equal can be a cause.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
 allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
-(`ROUNDINGS` + k + c) eps R + 2 r R, plus the rounding of the table and the distance of the element before the step.
-Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
+(`ROUNDINGS` + k + c) eps R + 2 r R. The rounding of the table and the distance of the element before the step are
+added. Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
 states. c is the result of `corrected_digits` if the states after the step include an array `v`, as with Adam, else 0.
 If the terms of a gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the
 direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance

@@ -138,7 +138,8 @@ def _tensors(step: Step) -> Leaves:
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
     """Pair leaves by shape, and return {name in right: name in left}. Each leaf of `right` gets the first unused leaf
-    of `left` with the same shape or, if no unused leaf has this shape, with the transposed shape."""
+    of `left` with the same shape. If no unused leaf has this shape, the leaf gets the first unused leaf with the
+    transposed shape."""
     return _matched(
         left, right, lambda x, y: shape_of(x) == shape_of(y),
         lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],
