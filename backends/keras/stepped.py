@@ -76,11 +76,11 @@ class Stepped(Coalesced):
 
     Notes
     -----
-    Keras stores the learning rate in the dtype ``keras.config.floatx()``, which is float32 by default. The optimizer's
-    variables contain the result of ``rule.init`` for each weight. Dense gradients update every row that is not frozen,
-    and a weight that is a single number has one row. As in Keras, each gradient is first cast to the dtype of its
-    variable; only float32 gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to the
-    weight decay of `rule`.
+    Keras stores the learning rate in the dtype ``keras.config.floatx()``, which is float32 by default. For each weight,
+    the optimizer has variables for the state that ``rule.init`` returns. Dense gradients update every row that is not
+    frozen, and a weight that is a single number has one row. As in Keras, each gradient is first cast to the dtype of
+    its variable; only float32 gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to
+    the weight decay of `rule`.
 
     With ``gradient_accumulation_steps=k``, every k-th call takes a step. The step's gradient is the coalesced sum of k
     gradients, divided by k and then clipped. The sum is float32 for 16-bit variables. The accumulator stores only the

@@ -65,7 +65,7 @@ def row_sparse(model: Model) -> Model:
     every row in each step, so the cost of a step grows with the table. The cost of `Stepped` with a lazy optimizer
     grows only with the batch.
 
-    If the model also reads the weight as a whole, for a tied output layer or an ``embeddings_regularizer``, the
+    If the model also reads the weight as a whole, as for a tied output layer or an ``embeddings_regularizer``, the
     gradient is dense and correct. Then the cost of a step grows with the table.
 
     Examples

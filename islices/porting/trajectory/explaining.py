@@ -42,7 +42,8 @@ def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Diffe
     """Explain the difference at `position`, and return (that difference, differences at other positions of the step).
 
     This function compares other positions only if it finds no cause at `position`. The second result is a dict that
-    contains only the positions for which a cause was found. `tensor` is the tensor that uses most of its allowance.
+    contains only the positions for which a cause was found. `tensor` is the name of the tensor that uses most of its
+    allowance.
     """
     found = _position(position, tensor, now, known)
     also = {}

@@ -41,16 +41,17 @@ BETA2 = 0.999
 
 @dataclass(frozen=True)
 class Found:
-    """The distance of both sides at one position.
+    """The distance between both sides at one position.
 
     Attributes
     ----------
     apart : float
-        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and tables
-        between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that of all
-        tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped gradients count
-        like gradients. For the batch and the start, the distance is the norm of the difference. For tables and states
-        after the step, `apart` is the distance between the movements of one element, or between the step counts.
+        The distance between the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and
+        tables between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that
+        of all tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped
+        gradients count like gradients. For the batch and the start, the distance is the norm of the difference. For
+        tables and states after the step, `apart` is the distance between the movements of one element, or between the
+        step counts.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
@@ -92,7 +93,8 @@ class MovingRows:
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return an object that contains the rows of both. The function `by` combines both values of each element."""
+        """Return an object that contains the rows of both objects. The function `by` combines both values of each
+        element."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
@@ -130,8 +132,8 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. All four
-    arrays must have the same shape. A 0-d table becomes a 1-d array."""
+    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. Skip a
+    table if the four arrays (before and after, of a and b) differ in shape. A 0-d table becomes a 1-d array."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]

@@ -38,7 +38,8 @@ class Recorder:
     Raises
     ------
     TypeError, ValueError, OSError
-        An argument is invalid, or the folder already contains steps or is not writable.
+        An argument is invalid, `overwrite` is False and the folder already contains steps, or the folder is not
+        writable.
 
     Notes
     -----
