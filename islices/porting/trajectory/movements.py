@@ -181,7 +181,7 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
     """Return a function that gets row numbers, and returns the relative distance of the inputs for each element. The
-    distance of the inputs is the largest distance of the gradients and the states."""
+    distance of the inputs is the largest of the distances of the gradients and of the states' arrays."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 

@@ -34,7 +34,7 @@ class Recipe:
     `settings` contains the hyperparameters and these keys: "optimizer", "semantics", "rows", "duplicates", "decay" and
     "up". "rows" defines the rows that a sparse gradient updates, "touched" or "all". "duplicates" is "sum", or "raw" if
     each duplicate is squared separately. "decay" is the kind of weight decay: "", "coupled" or "decoupled". "up" is
-    True if the step maximizes the loss. `bits` is the cost of estimated numbers and unusual settings.
+    True if the step maximizes the loss. `bits` is the cost of estimated numbers and unlikely settings.
     """
 
     settings: Mapping[str, Any]
