@@ -49,7 +49,8 @@ class Rows:
 
     `terms` contains, for each element, the sum of the absolute values in the slots. `counts` contains the number of
     slots of each row. If these numbers are unknown or no row of the tensor has several slots, `known` is False and
-    `terms` is |values|. If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else None.
+    `terms` is |values|. If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else
+    None.
     """
 
     ids: Array  # (k,) int64, ascending
