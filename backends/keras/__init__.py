@@ -1,6 +1,6 @@
 """Train stock Keras 3 models with row-sparse gradients in `fit`, on TensorFlow, torch and JAX. See docs/keras.md.
 
-When Keras is imported, the environment variable KERAS_BACKEND selects its backend. For each of these backends, this
+When Keras is imported, the environment variable KERAS_BACKEND selects its backend. For each of the three backends, this
 folder contains a module of the same name, which `islices.backends.keras.native` selects. This package imports Keras and
 Keras's backend, but no other framework.
 """

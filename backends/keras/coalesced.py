@@ -1,7 +1,7 @@
 """Sum the duplicates of row-sparse gradients, and clip the sums, before a Keras optimizer uses them.
 
-Before that, Keras removes the loss scale, and adds up the gradients of micro-batches and of all replicas. May import:
-`keras`, the core, this folder.
+Before duplicates are summed, Keras removes the loss scale, and adds up the gradients of micro-batches and of all
+replicas. May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     the gradient of each replica.) Under XLA on TensorFlow, the summed gradient keeps the slots of duplicates, filled
     with zeros.
 
-    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. In this package,
-    Adagrad, and SGD without momentum, update only the rows of the gradient, even on torch and JAX, except for 16-bit
-    variables. `Stepped` with a lazy optimizer updates only the rows of a sparse gradient on every backend.
+    On torch and JAX, most optimizers get the clipped gradient as an array of the table's size. On both backends, this
+    package's Adagrad, and its SGD without momentum, update only the rows of the gradient. The exceptions are 16-bit
+    variables, micro-batches and Keras's weight_decay. `Stepped` with a lazy optimizer updates only the rows of a sparse
+    gradient on every backend.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
-        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise errors
+        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot "raise"
 
     def build(self, variables: Sequence[Any]) -> None:
         check_replicas(self, native.replicas())

@@ -12,10 +12,9 @@ from typing import Any
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that replaces the method `name` of `owner`. The function returns ``call(method, *args,
-    **kwargs)``.
+    """Return a replacement for the method `name` of `owner`. The replacement returns ``call(method, *args, **kwargs)``.
 
-    If the caller sets this function as an attribute of the object, the object's class does not change. So saving,
+    If the caller sets the replacement as an attribute of `owner`, the class of `owner` does not change. So saving,
     loading and cloning work as before.
     """
     method = getattr(owner, name)

@@ -19,8 +19,8 @@ from islices.core.slices import IndexedSlices
 
 
 class Share:
-    """The gradient of one micro-batch. Keras adds this object to a `Sum`, and divides the total by the number of
-    micro-batches."""
+    """The gradient of one micro-batch or, after an addition, of several micro-batches. Keras adds this object to a
+    `Sum`, and divides the total by the number of micro-batches."""
 
     def __init__(self, gradient: Any) -> None:
         self.gradient = gradient  # on TensorFlow, sparse gradients are islices.IndexedSlices only after an addition

@@ -7,7 +7,7 @@ gradients, and `summed` sums duplicates. `replicas` returns the number of replic
 
 On TensorFlow and torch, variables change in place. So tensorflow.py and torch.py also define `writable`, and `cell`,
 which makes a variable whose length may change. torch.py and jax.py define `take_if`. tensorflow.py also defines
-`check_step`. jax.py also defines `taken`, `keep`, `DenseSum` and `accumulate` for compiled steps.
+`check_step`. jax.py also defines `taken`, `keep`, `DenseSum` and `accumulate`.
 
 This module does not import the modules of the other backends. May import: `keras`, this folder.
 """
@@ -33,7 +33,7 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 10) or not all(
         f"{' and '.join(HOOKS)}"
     )
 
-#: keras.optimizers.MultiOptimizer, or an empty tuple before Keras 3.15.
+#: keras.optimizers.MultiOptimizer, or an empty tuple if Keras does not have this class.
 MULTI_OPTIMIZER: Any = getattr(keras.optimizers, "MultiOptimizer", ())
 
 if TYPE_CHECKING:

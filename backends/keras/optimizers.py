@@ -34,8 +34,8 @@ class ByRows(Coalesced):
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a variable. `islices.optim` computes the step for slices. Keras computes the step for arrays and for
-        16-bit variables."""
+        """Update a variable. Keras computes the step for arrays and for 16-bit variables, and `islices.optim` computes
+        all other steps."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return

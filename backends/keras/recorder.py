@@ -151,7 +151,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         clipped = method(grads)
         if not self.recorder.wanted:
             return clipped
-        # a loss scale or micro-batches change gradients too
+        # without clipping, a loss scale or micro-batches may also change gradients
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
@@ -179,8 +179,8 @@ def _state(optimizer: Any) -> dict[str, Any]:
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     """Describe the optimizer of a variable with the names that `islices.optim` uses.
 
-    If `islices.optim` does not have Keras's class, or if use_ema is set, the result is {"class": name}. The result is
-    None for `Stepped`, with a loss scale or micro-batches, and for any other unknown formula.
+    If `islices.optim` does not have Keras's class, or if use_ema is set, the result is {"class": name}. Without
+    use_ema, the result is None for `Stepped`, with a loss scale or micro-batches, and for any other unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

@@ -30,8 +30,8 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """Convert a sparse gradient to slices without checking its ids, and return any other gradient unchanged. `divided`
-    accepts slices and arrays."""
+    """Convert a sparse gradient to slices without checking its ids, and return any other gradient unchanged. The
+    result can be divided by a number."""
     return accepted(grad, variable, validate=False)
 
 
@@ -51,13 +51,13 @@ def within(optimizer: Any) -> Iterator[Any]:
 
 
 def as_array(gradient: Any) -> Any:
-    """Convert a gradient to an array with the shape of the variable."""
+    """Convert slices to an array with the shape of the variable, and return any other gradient unchanged."""
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """A base class of optimizers that sums duplicates and clips at the same point as Keras: after the loss scale has
-    been removed, and micro-batches have been added up."""
+    """A base class of optimizers that sums duplicates and clips at the same point as Keras. At this point, Keras has
+    removed the loss scale, and added up micro-batches."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if self._sums_first():

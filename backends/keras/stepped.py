@@ -25,11 +25,11 @@ from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
-#: Keras's name for the variables that contain sums of micro-batches. `Sum` replaces these variables.
+#: Keras's name for the variables that contain sums of micro-batches. `Total` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
 #: `Stepped` warns if a table with at least this many rows has a dense gradient.
 MANY_ROWS = 100_000
-#: In a compiled step on JAX shapes are fixed, so a sum has the table's size.
+#: The class of sums of micro-batches. In a compiled step on JAX, shapes are fixed, so a sum has the table's size.
 Total: Any = native.DenseSum if BACKEND == "jax" else Sum
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
@@ -37,7 +37,7 @@ SCHEDULE = SCHEDULES.LearningRateSchedule
 
 @keras.saving.register_keras_serializable("islices")
 class Stepped(Coalesced):
-    """A Keras optimizer whose steps an optimizer of `islices.optim` computes, for example lazy Adam or row-wise
+    """A Keras optimizer that computes its steps with an optimizer of `islices.optim`, for example lazy Adam or row-wise
     Adagrad.
 
     Parameters
@@ -45,7 +45,8 @@ class Stepped(Coalesced):
     rule : islices.optim.Optimizer
         The optimizer that computes the steps of all weights. The learning rate of `rule`, a number or a schedule of
         keras.optimizers.schedules, becomes Keras's learning rate. Callbacks may change a learning rate that is a
-        number. Other hyperparameters may be schedules too, which count the steps of each weight.
+        number. Other hyperparameters may also be schedules; the argument of these schedules is the number of completed
+        steps of the weight.
     **kwargs
         Keyword arguments of any Keras optimizer: name, learning_rate (replaces the learning rate of `rule`), clipnorm,
         global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
@@ -56,8 +57,8 @@ class Stepped(Coalesced):
     Warns
     -----
     UserWarning
-        Issued once, for the first dense gradient of a table with at least 100,000 rows. Also issued once for each
-        weight whose sparse gradient updates all rows, if you did not make `rule` with rows="all".
+        The first dense gradient of a table with at least 100,000 rows causes one warning. Each weight whose sparse
+        gradient updates all rows also causes one warning, if you did not make `rule` with rows="all".
 
     Raises
     ------
@@ -75,11 +76,11 @@ class Stepped(Coalesced):
 
     Notes
     -----
-    Keras stores the learning rate in the dtype ``keras.config.floatx()``, which is float32 by default. The optimizer's
-    variables contain the result of ``rule.init`` for each weight. Dense gradients update every row, and a weight that
-    is a single number has one row. As in Keras, each gradient is first cast to the dtype of its variable; only float32
-    gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to the weight decay of
-    `rule`.
+    Keras stores the learning rate in the dtype ``keras.config.floatx()``, which is float32 by default. For each weight,
+    the optimizer has variables for the state that ``rule.init`` returns. Dense gradients update every row that is not
+    frozen, and a weight that is a single number has one row. As in Keras, each gradient is first cast to the dtype of
+    its variable; only float32 gradients of 16-bit variables stay float32. ``exclude_from_weight_decay`` also applies to
+    the weight decay of `rule`.
 
     With ``gradient_accumulation_steps=k``, every k-th call takes a step. The step's gradient is the coalesced sum of k
     gradients, divided by k and then clipped. The sum is float32 for 16-bit variables. The accumulator stores only the
@@ -245,7 +246,7 @@ class Stepped(Coalesced):
         return [v for v in self.variables if id(v) not in sums]
 
     def save_own_variables(self, store: Any) -> None:
-        """Store Keras's variables, and the sums of micro-batches since the last step."""
+        """Store the optimizer's variables, and the sums of micro-batches since the last step."""
         for k, variable in enumerate(self._saved()):
             store[str(k)] = variable.numpy()
         for k, total in enumerate(self._totals()):

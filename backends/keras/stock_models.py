@@ -30,8 +30,8 @@ def row_sparse(model: Model) -> Model:
     JAX.
 
     If the model reads a trainable weight only by lookups of rows, the gradient of this weight contains only these rows.
-    A lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers are still
-    ordinary Keras objects.
+    An example of a lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers
+    are still ordinary Keras objects.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def row_sparse(model: Model) -> Model:
     every row in each step, so the cost of a step grows with the table. The cost of `Stepped` with a lazy optimizer
     grows only with the batch.
 
-    If the model also reads the weight as a whole, for a tied output layer or an ``embeddings_regularizer``, the
+    If the model also reads the weight as a whole, as for a tied output layer or an ``embeddings_regularizer``, the
     gradient is dense and correct. Then the cost of a step grows with the table.
 
     Examples
@@ -102,7 +102,8 @@ def row_sparse(model: Model) -> Model:
 
 
 def _adapt(model: Any) -> None:
-    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError if an optimizer cannot."""
+    """Make the optimizers of a compiled model accept sparse gradients. Raise TypeError if an optimizer accepts only
+    dense gradients, and ValueError if it uses micro-batches with several replicas."""
     held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
     for optimizer in (x for one in held for x in within(one)):
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:

@@ -100,8 +100,8 @@ cast = tf.cast
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """Return the number of replicas that take a step together, in the strategy of the model, or in the current strategy
-    if there is no model."""
+    """Return the number of replicas that take a step together in the model's strategy. If there is no model, use the
+    current strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -116,7 +116,7 @@ def check_step() -> None:
 
 
 def writable(variable: Any) -> Any:
-    """Return the variable, which a rule can change in place."""
+    """Return the variable, which optimizers of `islices.optim` can change in place."""
     return variable
 
 

@@ -43,8 +43,8 @@ def methods(model: Any) -> dict[str, Any]:
             model.jit_compile = False
         return method(*args, **kwargs)
 
-    # The mode does not cover all of train_step, because it takes microseconds per call of torch, and an optimizer makes
-    # many calls.
+    # `RowReads` does not cover all of train_step, because it adds microseconds to each call of a torch function, and an
+    # optimizer makes many calls.
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
@@ -79,7 +79,7 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 
 def writable(variable: Any) -> Any:
-    """Return the tensor in a variable. A rule can change this tensor in place."""
+    """Return the tensor in a variable. Optimizers of `islices.optim` can change this tensor in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 

@@ -28,7 +28,7 @@ class Reported(abc.ABC):
         """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict with the fields by name, which json.dumps accepts. NaN and infinity become strings.
+        """Return a dict that json.dumps accepts, with the fields by name. NaN and infinity become strings.
 
         The dict does not contain `TensorDifference.row_gaps`, the data that `Difference.plot` draws.
         """
@@ -46,7 +46,7 @@ class Reported(abc.ABC):
         Raises
         ------
         ModuleNotFoundError
-            matplotlib is not installed. The message contains the command that installs it.
+            matplotlib is not installed. The message contains the command that installs matplotlib.
         ValueError
             matplotlib cannot write files with this suffix.
         """
@@ -64,7 +64,7 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return the lines of a text table with aligned columns. The columns whose numbers are in `right` are aligned to
+    """Return the lines of a text table with aligned columns. `right` contains the positions of the columns to align to
     the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

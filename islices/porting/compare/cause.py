@@ -27,8 +27,8 @@ class Change:
 
     The function `apply` gets (rows of the side, rows of the other side, both sides of the tensor). The result is the
     changed rows, or None if the change does not affect them. `apply` accepts any subset of a tensor's rows, and may use
-    numbers that were estimated from the data. `cost` is the number of bits in the estimated numbers; the search
-    subtracts `cost` from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If
+    numbers that were estimated from the data. `cost` is the cost in bits of these numbers and of other assumptions; the
+    search subtracts `cost` from the evidence. In `text`, {x} stands for the changed side and {y} for the other side. If
     `everywhere` is True, the change also applies to tensors that are already equal. If `moved` is not empty, the search
     uses it instead of `apply`. For each tensor, `moved` contains side a with other row numbers, or None if the tensor
     stays unchanged.
@@ -44,10 +44,10 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The factor a / b that a cause predicts for each tensor, within the relative `tolerance`.
+    """The factors a / b that a cause predicts, one per tensor, within the relative `tolerance`.
 
-    In `text`, {a} and {b} stand for the sides. `cost` is the number of bits in the numbers that were estimated from the
-    data. The search subtracts `cost` from the evidence.
+    In `text`, {a} and {b} stand for the sides. `cost` is the cost in bits of estimated numbers and of other
+    assumptions. The search subtracts `cost` from the evidence.
     """
 
     ratios: Sequence[float]
@@ -65,16 +65,16 @@ class Cause:
     between the sides. The search and the report read the other attributes.
     """
 
-    #: Programs read the name, so the name never changes; docs/diff.md has a line for each name.
+    #: Programs read the name, so the name never changes; docs/diff.md lists all names.
     name: str
     #: Causes with a lower rank are more specific; they are tried and reported first.
     rank: int
     _: KW_ONLY
-    #: This function gets both sides, and 0 for side a or 1 for side b. It yields changes of that side, and the search
-    #: tests whether they make the sides equal.
+    #: This function gets both sides, and 0 for side a or 1 for side b. The function yields changes of that side. The
+    #: search tests whether these changes make the sides equal.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: This function gets the comparison after the changes so far. It yields factors that may explain the rest of the
-    #: difference.
+    #: This function gets the comparison after the changes so far. The function yields factors that may explain the rest
+    #: of the difference.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
     #: True if a change of side a explains the same difference as a change of side b. The search then changes only side
     #: a.
@@ -82,7 +82,7 @@ class Cause:
     #: True if the cause removes rows that the other side does not have. Each side may lack rows of the other, so the
     #: search may apply the cause to both sides.
     drops: bool = False
-    #: True if the cause removes precision that the other side does not have.
+    #: True if the cause gives one side the dtype or the precision of the other side.
     narrows: bool = False
     #: Defines whether the sides must agree to the bit. The value is "always" if agreement within rounding would prove
     #: nothing, "never" if the cause itself rounds, and "maybe" for all other causes.
@@ -94,7 +94,8 @@ class Cause:
     fitted: bool = False
     #: The names of more general causes. The search does not report them if this cause explains the difference.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes the cause, or a function that computes the line from the details and the framework.
+    #: The line or pair of lines that fixes the cause, or a function that computes this from the details and the
+    #: framework.
     fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
     #: True if the side named in the details has the cause, False if the other side has it.
     side_does: bool = False

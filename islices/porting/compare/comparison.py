@@ -1,5 +1,5 @@
-"""Define `Comparison`, the data on which causes work: the tensors of both sides, the gradient before clipping, the
-tables, and options of `diff`."""
+"""Define `Comparison`, the input of each cause: the tensors of both sides, the gradient before clipping, the tables,
+and options of `diff`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-#: If the tensors have more than `LARGE` elements, the search first tries causes on a sample of about `SAMPLE` elements.
+#: If all tensors together have more than `LARGE` elements, the search first tries causes on a sample of about `SAMPLE`
+#: elements. The sample is larger if there are many tensors or if rows are wide.
 LARGE, SAMPLE = 1 << 17, 1 << 15
 #: A row number above all others.
 END = np.iinfo(np.int64).max
@@ -38,9 +39,10 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """One tensor on both sides. If the tensor is dense, its rows of zeros are left out. No other row is left out.
+    """One tensor on both sides. On a dense side, rows of zeros are left out. No other row is left out.
 
-    The raw gradient, the table and the padding row are None if they are unknown.
+    `raw` is the gradient before clipping, and `padding` is the number of the padding row. `raw`, `table` and `padding`
+    may be None.
     """
 
     name: str
@@ -54,9 +56,8 @@ class Whole:
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
     ) -> Whole:
-        """Make a `Whole` from both sides of a tensor. `raw` is the gradient before clipping. `table` is the table that
-        a regularizer may have added to the gradient. A sparse table, or a table with a different row shape, is
-        ignored."""
+        """Make a `Whole` from both sides of a tensor. `raw` is the gradient before clipping. `table` is the table to
+        which the gradient belongs. A sparse table, or a table whose row shape differs from that of `x`, is ignored."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
@@ -124,7 +125,8 @@ class TwoSides:
 
 
 class Norm(NamedTuple):
-    """The norm of a whole tensor, and the norm of its unsummed slots (None if the slots are unknown)."""
+    """The norm of a tensor's rows, and the norm of its slots before duplicates are summed. The second norm is None if
+    the slots are unknown or contain no duplicates."""
 
     rows: float = 0.0
     slots: float | None = None
@@ -138,7 +140,8 @@ class Norm(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A change that the search has made, the tensors that it changed, and the comparison before the change."""
+    """A change that the search has made, with its cause, its side, the changed tensors, and the comparison before the
+    change."""
 
     cause: Cause
     which: int
@@ -205,8 +208,8 @@ class Comparison:
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
-        """Go through all rows of all tensors block by block. Yield pairs (number of the tensor, block of its rows after
-        all changes)."""
+        """Go through all rows of all tensors block by block. Yield pairs (position of the tensor, block of its rows
+        after all changes)."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return
@@ -242,8 +245,8 @@ class Comparison:
             yield self._paired(t, pair, seen.top if seen else None)
 
     def agree(self, *, exact: bool) -> bool:
-        """Return True if both sides agree in every row. If `exact` is True, all bits must agree; else the sides may
-        differ within the bound on rounding."""
+        """Return True if both sides agree in every row. If `exact` is True, all values must be equal; else the sides
+        may differ within the bound on rounding, `slack` and `tolerance`."""
 
         def near(p: Paired | None) -> bool:
             return p is not None and agrees(p, exact=exact, tolerance=self.tolerance)
@@ -256,7 +259,7 @@ class Comparison:
         return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
-        """Return the largest |a - b| of any element, relative to the largest |value| of the element's tensor."""
+        """Divide each |a - b| by the largest |value| of the element's tensor, and return the largest quotient."""
         found = [0.0]
         for p in self._all_elements():
             if p is not None and p.top > 0:

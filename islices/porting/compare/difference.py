@@ -35,16 +35,17 @@ class Difference(Reported):
         several causes that act together. If these causes are undone, the sides agree to the bit or within an allowance
         for rounding. The tuple is empty if the sides are equal, or if no known cause explains the difference.
     only_a, only_b : tuple of str
-        Tensors that only one side has.
+        The names of the tensors that only one side has.
     names : (str, str)
         The names of the sides.
     rounding : bool
         True if the sides differ, but not by more than the bound on rounding.
     arithmetic : float or None
-        The largest difference, divided by the tensor's largest absolute value. The attribute is a number only if
-        rounding does not explain the difference, but the different order of computation in two models does.
+        The largest quotient of an element's difference and the largest absolute value in its tensor. The attribute is a
+        number only if rounding does not explain the difference, but the different order of computation in two models
+        does.
     notes : tuple of str
-        Remarks for the reader, such as "paired by position".
+        Remarks for the reader, for example that tensors are paired by position.
     frameworks : (str, str)
         The frameworks of the two recordings that `parity` compares; "" for a side whose framework is unknown.
     """
@@ -66,8 +67,8 @@ class Difference(Reported):
         Parameters
         ----------
         verbose : bool
-            If True, list all tensors that differ or have notes, and their first rows that differ. If False, list at
-            most two of these tensors, without rows.
+            If True, list all tensors that differ or have notes, and the first rows that differ or that only one side
+            has. If False, list at most two of these tensors, without rows.
 
         Returns
         -------
@@ -103,14 +104,14 @@ def diff(
     names : (str, str)
         The names of the sides in the report.
     before : tree like a, optional
-        The gradient before clipping, from which both sides were computed. If possible, pass the gradient before its
-        duplicates are summed.
+        The gradient before clipping; both sides were computed from this gradient. If possible, pass the gradient before
+        its duplicates are summed.
     max_norm : float, optional
         The limit to which at least one side was clipped, or should have been clipped.
     padding_idx : int, optional
         The row number of the padding row. A negative number counts from the end.
     batch_size, tokens : int, optional
-        The number of samples and the number of tokens. A loss that is a mean may divide by one of them.
+        The number of samples and the number of tokens. A loss that is a mean may divide by one of these numbers.
     pair : mapping of str to str, optional
         A mapping of names in a to names in b, for tensors with different names.
     tables : tree like a, optional
@@ -124,7 +125,7 @@ def diff(
     Raises
     ------
     TypeError, ValueError
-        A leaf has no known framework, a name does not exist, or an option is out of range.
+        A leaf has no known framework, a name does not exist, or an option is invalid.
 
     Notes
     -----

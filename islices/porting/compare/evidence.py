@@ -4,22 +4,22 @@
 slots is a sum of m terms, so it takes m - 1 additions. On each side, at most 8 other operations round a term, for
 example a reciprocal, a product, the division of a mean or a cast. Each rounding error is at most half an eps times the
 sum of |terms|. To first order, the two sides therefore differ by less than (m + 8) eps sum |terms|. If the slots of
-both sides are unknown, m is 1, and the largest |value| of the row replaces the sum of |terms|. Elements that are small
-because of cancellation are then no evidence. Operations on integers do not round, so their bound is 0. An infinity
-agrees only with the same infinity.
+both sides are unknown or contain no duplicates, m is 1. The largest |value| of the row then replaces the sum of
+|terms|, so elements that are small because of cancellation are no evidence. Operations on integers do not round, so
+their bound is 0. An infinity agrees only with the same infinity.
 
-**Slack.** Two models may compute their layers in different orders or with different functions. The gradients of two
+**Slack.** Two models may compute sums in different orders, and may use different functions. The gradients of two
 such models then differ even before duplicates are summed. The size of this difference depends on the terms of the whole
 tensor, not on the value of each element. With the slack s, each element may differ by another s times the largest
-|value| of the tensor. `SLACKS` contains the values of s.
+|value| of the tensor. `SLACKS` contains the values of s, in multiples of eps.
 
 **Evidence.** Suppose that an element differs by D before a change, and agrees within the bound r after it. Of random
 pairs of numbers, about one in D / r would agree by chance. So the element counts as log2(D / r) bits of evidence, but
 not more than the precision of its dtype. Elements with the same value and the same D count once. The evidence of an
 element with few significant bits, such as a count, is limited to these bits and six more. A number that is estimated
-from the data, such as a factor or a row number, costs as many bits as it could explain. An explanation needs at least
-`ENOUGH` = 40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by chance. If all elements agree
-within rounding before the change, only a change that makes the bits equal can be a cause.
+from the data, such as a factor or a row number, has a cost in bits. The cost is subtracted from the evidence. Each
+cause then needs at least `ENOUGH` = 40 bits from two or more elements. Of random pairs, one in 2^40 has 40 bits by
+chance. If all elements agree within rounding before the change, only a change that makes the bits equal can be a cause.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
     """Pair the elements of two sides. Return None if the row shapes differ, or if both sides are sparse and have
     different rows.
 
-    `top` is the largest |value| of either side. The caller must pass `top` if these rows may not contain the largest
+    `top` is the largest |value| of either side. The caller must pass `top` if these rows might lack the largest
     value.
     """
     if x.row_shape != y.row_shape:
@@ -116,8 +116,8 @@ def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
 
 
 def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
-    """Return the evidence, in bits, that x equals y. `was` is a flat array with the distance of each element before the
-    change.
+    """Return the evidence, in bits, that x and y agree because of a change. `was` is a flat array with the distance of
+    each element before the change (D in the module's docstring).
 
     The result contains one number for each distinct element that has evidence. Elements with the same value and the
     same distance count as one element.
@@ -129,9 +129,9 @@ def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
 
 
 def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
-    """Return the evidence, in bits, of the elements x. `was` contains their distances before the change, and `limit`
-    the distances within which they agree now. Equal elements with equal distances count once. The result omits elements
-    without evidence."""
+    """Return the evidence, in bits, of the elements x. `was` contains the distances of the elements before the change,
+    and `limit` contains the distances within which the elements agree now. Equal elements with equal distances count
+    once. The result omits elements without evidence."""
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
     bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]

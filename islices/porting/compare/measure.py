@@ -1,10 +1,10 @@
 """Measure how two tensors differ in rows, elements and norms. Two tensors are equal if they have the same bits, as
 defined in the specification.
 
-This module sums the duplicates of both sides before it compares sparse gradients. The order in which the sides store
+The duplicates of both sides are summed before sparse gradients are compared. The order in which the sides store
 different rows makes no difference. If both sides are sparse, a row that only one side stores is a difference, even a
-row of zeros. The reason is that a lazy optimizer updates stored rows. If one side is dense, a row of zeros that only
-one side stores is no difference.
+row of zeros. The reason is that a lazy optimizer updates stored rows. If only one side is dense, a row of zeros
+that only one side stores is no difference.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class TensorDifference:
 
     @property
     def whole(self) -> bool:
-        """Return True if both sides contain integers or bools, such as counters or masks. Clipping and means never
-        change them."""
+        """Return True if both sides contain integers or bools, such as counters or masks, which clipping and means
+        never change."""
         return not any(dtype in FLOATS for dtype in self.dtypes)
 
     @property

@@ -1,5 +1,5 @@
-"""Define `Rows`, rows of a tensor as float64 values. A cause changes these values. For a large tensor, `Rows` contains
-a sample or a block of the rows.
+"""Define `Rows`, rows of a tensor as float64 values. Causes may change these values. For a large tensor, `Rows`
+contains a sample or a block of the rows.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -48,8 +48,9 @@ class Rows:
     """Some or all rows of one tensor on one side. If the tensor is dense, its rows of zeros are left out.
 
     `terms` contains, for each element, the sum of the absolute values in the slots. `counts` contains the number of
-    slots of each row. If the slots are unknown or no row has several slots, `known` is False and `terms` is |values|.
-    If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else None.
+    slots of each row. If these numbers are unknown or no row of the tensor has several slots, `known` is False and
+    `terms` is |values|. If `values` are sums of slots, `slots` is (ascending row numbers, values of the slots), else
+    None.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -80,7 +81,7 @@ class Rows:
 
     @property
     def slot_norm(self) -> float | None:
-        """Return the norm of the slots before duplicates are summed, or None if the slots are unknown."""
+        """Return the norm of the slots before duplicates are summed, or None if `slots` is None."""
         return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
@@ -88,8 +89,8 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the same rows with new values. The slots of the new values count as unknown, unless `more` sets these
-        fields."""
+        """Return the same rows with new values. `more` contains values of other fields. Without them, the slots of the
+        new values count as unknown."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})
 
@@ -98,7 +99,7 @@ class Rows:
         return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
 
     def onto(self, ids: Array) -> Rows:
-        """Return the rows with the given numbers. Rows that this object does not have become zeros."""
+        """Return the rows with the given row numbers. Rows that this object does not have become zeros."""
         values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
         return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
@@ -130,7 +131,7 @@ def rows_at(x: Stored, places: Any) -> Rows:
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
     """Return the row numbers of a sample with about the given number of elements. The search tries causes on this
-    sample.
+    sample. A sample of wide rows is larger.
 
     The sample contains evenly spaced rows, rows that only one side has, rows with several slots, rows with the largest
     values, and rows that differ.

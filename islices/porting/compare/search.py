@@ -1,12 +1,12 @@
-"""Search for causes: test candidates one by one, then in pairs, and sort the candidates that explain the difference.
+"""Search for causes: test single causes, then pairs of causes, and return those that explain the difference.
 
 A candidate is one cause or a pair of causes. Each cause changes one side, or multiplies it by a factor. A candidate
 explains the difference under two conditions. First, after the changes all tensors of both sides are equal, to the bit
-or within the bound. Second, there is enough evidence for each cause. The search tries pairs of causes only if no single
-cause explains the difference. If several candidates explain the difference, the search sorts them by cause, so that the
-most specific is first. The search omits a candidate that is only a more general version of another candidate. If no
-candidate explains the difference, the search runs again with slack for two models that compute in different orders. The
-smallest slack is tried first.
+or within the bound on rounding. Second, there is enough evidence for each cause. The search tries pairs of causes only
+if no single cause explains the difference. If several candidates explain the difference, the search returns them in the
+order of `CAUSES`, the most specific first. The search omits a candidate that is only a more general version of another
+candidate. If no candidate explains the difference, the search runs again with slack for two models that compute in
+different orders. The smallest slack is tried first.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def explain(both: Comparison) -> Explained:
 def _changes(now: Comparison) -> Iterator[Comparison]:
     """Yield one comparison for each change that a cause proposes after the changes so far.
 
-    If a cause has changed the values of one side, it is not applied to the other side, because the two changes would
-    cancel out. A cause that drops rows may be applied to both sides.
+    A cause that has already changed one side is not applied again. The only exception is a cause that drops rows, which
+    may be applied to both sides.
     """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):
@@ -63,8 +63,8 @@ def _changes(now: Comparison) -> Iterator[Comparison]:
 
 
 def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
-    """Return the explanations that make both sides equal. An explanation consists of changes, or of changes and a
-    factor. `tried` yields pairs of (a comparison, the comparisons after one more change).
+    """Return the explanations that make both sides equal. An explanation consists of changes, of a factor, or of
+    both. `tried` yields pairs of (a comparison, the comparisons after one more change).
 
     If `exactly` is True, an explanation must make the bits equal. Explanations with a factor that was estimated from
     the elements are left out if there is any other explanation.

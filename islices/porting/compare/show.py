@@ -33,8 +33,8 @@ PANELS = 12
 def report(found: Difference, *, verbose: bool = False) -> str:
     """Return the report as plain text: the verdict, the causes, the code that fixes them, and measured differences.
 
-    If verbose is True, list all tensors that differ or have notes, and their first rows that differ. If verbose is
-    False, list at most `TENSORS` of these tensors, without rows.
+    If verbose is True, list all tensors that differ or have notes, and the first rows that differ or that only one side
+    has. If verbose is False, list at most `TENSORS` of these tensors, without rows.
     """
     a, b = found.names
     lines = [_verdict(found)]
@@ -180,8 +180,8 @@ def draw(found: Difference) -> Any:
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
     """Draw one point per row that differs. If both sides have the row, the point shows the largest |difference|. If
-    only one side has the row, the point shows the largest |value|. The vertical axis is logarithmic, so zeros and
-    numbers that are not finite are left out."""
+    only one side has the row, the point shows the largest |value|. The vertical axis is logarithmic. Zeros and numbers
+    that are not finite are left out."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

@@ -23,7 +23,7 @@ from islices.embedding.table import Table
 from islices.norms.exact import Matrix, exact_norms
 
 Array = np.ndarray[Any, Any]
-#: The number of elements in a block. Work in blocks keeps temporary arrays small.
+#: The largest number of elements in a block, unless a single row has more. Blocks keep temporary arrays small.
 BLOCK = 1 << 17
 #: Dtypes that only dense tensors may have.
 WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
@@ -80,7 +80,7 @@ class Stored:
 
     @lazy_property
     def norm(self) -> float:
-        """Return the norm of the gradient after its duplicates are summed (SPEC clause 7)."""
+        """Return the norm of the tensor after its duplicates are summed (SPEC clause 7)."""
         return norm_of(self.values)
 
     @lazy_property
@@ -121,7 +121,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
 
 
 def _is_whole(x: Any) -> bool:
-    """Return True if x is a dense array with a dtype that gradients cannot have, for example a mask or a counter."""
+    """Return True if x is a dense array with a dtype in `WHOLE`, for example a mask of bools."""
     backend = find_backend(x)
     return (
         backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
@@ -201,7 +201,7 @@ def norm_of(x: Array) -> float:
 
 
 def contained(ids: Array, others: Array) -> Array:
-    """Return a mask of shape (k,) of the ids that are also in `others`. Both arrays must be ascending."""
+    """Return a mask of shape (k,) of the ids that are also in `others`. `others` must be ascending."""
     if not len(others):
         return np.zeros(len(ids), bool)
     place = np.searchsorted(others, ids)
@@ -220,8 +220,8 @@ def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return the values for the row numbers `rows`. `part` contains the values for the row numbers `ids`. Both `rows`
-    and `ids` must be ascending. Rows that are not in `ids` get the value `fill`."""
+    """Return the values for the row numbers `rows`. `part` contains the values for the row numbers `ids`. `ids` must
+    be ascending. Rows that are not in `ids` get the value `fill`."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))
     out[there] = part[np.searchsorted(ids, rows[there])]

@@ -2,7 +2,7 @@
 
 descriptions    describes optimizers as JSON values
 positions       defines `Step`: the trees of a step, as host arrays
-folder          writes and reads a recording: a folder with a file for each step
+folder          writes and reads a recording: a folder with one file per recorded step
 recorder        defines `Recorder`, which writes a recording
 tensor_names    pairs the tensors of both sides
 distances       computes the distances between both sides

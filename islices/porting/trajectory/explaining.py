@@ -1,5 +1,5 @@
 """Explain the difference at the position where two trainings diverge. This module uses `explain_step` for optimizer
-steps with recorded inputs, and `islices.diff` for all other differences.
+steps with recorded inputs, and `islices.diff` for most other differences.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -42,7 +42,8 @@ def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Diffe
     """Explain the difference at `position`, and return (that difference, differences at other positions of the step).
 
     This function compares other positions only if it finds no cause at `position`. The second result is a dict that
-    contains only the positions for which a cause was found. `tensor` is the tensor that uses most of its allowance.
+    contains only the positions for which a cause was found. `tensor` is the name of the tensor that uses most of its
+    allowance.
     """
     found = _position(position, tensor, now, known)
     also = {}

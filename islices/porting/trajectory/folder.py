@@ -1,8 +1,8 @@
-"""Write and read recordings. A recording is a folder with one file per step, in the format of `islices.save`.
+"""Write and read recordings. A recording is a folder with one file per recorded step, in the format of `islices.save`.
 
 Tables and states change little from step to step. So the file of a later step may omit tables and states that are
-unchanged. If at most half of the rows of a float table have changed, the file may contain only the changed rows, as
-slices.
+unchanged. If at most half of the rows of a float table or state have changed, the file may contain only the changed
+rows, as slices.
 
 May import: `numpy`, the core, this folder.
 """
@@ -24,7 +24,7 @@ from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import BEFORE, POSITIONS, Leaf, Leaves, Step
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
-#: The positions of tables and states. A recording may omit their values if they are the same as in the step before.
+#: The positions of tables and states. A recording may omit values that are the same as in the step before.
 LASTING = (*BEFORE, *BEFORE.values())
 
 
@@ -64,7 +64,8 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
     """Return the part of a leaf that must be written: None if the leaf has not changed, else the whole leaf or slices.
 
-    If at most half of the rows of a float table have changed, the result is slices with these rows.
+    If at most half of the rows of a float leaf have changed, the result is slices with these rows. The exception is a
+    leaf with fewer than two axes.
     """
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x

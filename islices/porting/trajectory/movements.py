@@ -2,12 +2,12 @@
 
 A movement is the change of an element by a step. The movements of an element on both sides may differ by at most the
 allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
-(`ROUNDINGS` + k + c) eps R + 2 r R, plus the rounding of the table and the distance of the element before the step.
-Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
-states. c is the result of `corrected_digits` if the states include Adam's or Nadam's v, else 0. If the terms of a
-gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the direction of a
-rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance is similar
-(SPEC clause 23).
+(`ROUNDINGS` + k + c) eps R + 2 r R. The rounding of the table and the distance of the element before the step are
+added. Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
+states. c is the result of `corrected_digits` if the states after the step include an array `v`, as with Adam, else 0.
+If the terms of a gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the
+direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance
+is similar (SPEC clause 23).
 
 `Past` stores the facts about earlier steps on which the allowance depends.
 
@@ -41,20 +41,21 @@ BETA2 = 0.999
 
 @dataclass(frozen=True)
 class Found:
-    """The distance of both sides at one position.
+    """The distance between both sides at one position.
 
     Attributes
     ----------
     apart : float
-        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and tables
-        between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that of all
-        tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped gradients count
-        like gradients. For the batch and the start, the distance is the norm of the difference. For tables and states
-        after the step, `apart` is the distance between the movements of one element, or between the step counts.
+        The distance between the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and
+        tables between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that
+        of all tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped
+        gradients count like gradients. For the batch and the start, the distance is the norm of the difference. For
+        tables and states after the step, `apart` is the distance between the movements of one element, or between the
+        step counts.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
-        The tensor's name.
+        The name of the tensor, or of the state's array.
     judged : bool
         False if the tables are already so far apart that no finite distance would prove anything.
     """
@@ -92,7 +93,8 @@ class MovingRows:
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return an object that contains the rows of both. The function `by` combines both values of each element."""
+        """Return an object that contains the rows of both objects. The function `by` combines both values of each
+        element."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
@@ -111,8 +113,8 @@ class Past:
         For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
         For each table, the relative distance between both sides' gradients. If both sides record an array of the
-        optimizer's state under the same name, only the last step counts. If the sides have no such array in common, the
-        distance is the maximum over all steps.
+        optimizer's state under the same name, only the last step counts. If the sides have no array except "step" in
+        common, the distance is the maximum over all steps.
     """
 
     last: Steps | None = None
@@ -130,8 +132,8 @@ class Past:
 
 
 def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
-    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. All four
-    arrays must have the same shape. A 0-d table becomes a 1-d array."""
+    """Yield (name, step of a, step of b) for each table that both sides recorded before and after the step. Skip a
+    table if the four arrays (before and after, of a and b) differ in shape. A 0-d table becomes a 1-d array."""
     for name in now.a.get("tables"):
         sides = [s.table(name) for s in now]
         arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]
@@ -179,7 +181,7 @@ def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
 
 def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
     """Return a function that gets row numbers, and returns the relative distance of the inputs for each element. The
-    distance of the inputs is the largest distance of the gradients and the states."""
+    distance of the inputs is the largest of the distances of the gradients and of the states' arrays."""
     n, size = len(x.before), x.before.size
     states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 

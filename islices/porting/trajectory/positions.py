@@ -73,7 +73,7 @@ class Step:
 
 
 class Steps(NamedTuple):
-    """One step of both sides. The tensors of b have been renamed, so that they have the same names as in a."""
+    """One step of both sides. The paired tensors of b have been renamed, so that they have the same names as in a."""
 
     a: Step
     b: Step

@@ -33,20 +33,21 @@ class Recorder:
         contains steps.
     metadata : mapping of str to str, optional
         Texts that are also written to each file. The commands `islices parity` and `islices diff` read the options
-        ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` from them.
+        ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` from these texts.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        An argument is invalid, or the folder already contains steps or is not writable.
+        An argument is invalid, `overwrite` is False and the folder already contains steps, or the folder is not
+        writable.
 
     Notes
     -----
     Three integrations call a recorder automatically. `islices.backends.torch.TorchRecorder` adds hooks to the model and
     the optimizer, `islices.backends.keras.KerasRecorder` is a callback, and `islices.backends.jax.optax.recorded` wraps
     an optimizer. With ``every=1``, all files but the first omit tables and states that are unchanged. If at most half
-    of the rows of a float table have changed, the file contains only these rows. Each file is complete or absent (SPEC
-    clause 21). SPEC clause 23 defines recordings.
+    of the rows of a float table or state have changed, the file contains only these rows. Each file is complete or
+    absent (SPEC clause 21). SPEC clause 23 defines recordings.
 
     Examples
     --------
@@ -60,8 +61,8 @@ class Recorder:
     True
     """
 
-    #: The name of the framework that is recorded, or "" if it is unknown. `parity` uses the name to choose the line of
-    #: code that fixes a difference.
+    #: The name of the framework that is recorded, or "" if it is unknown. `parity` uses the name to explain a
+    #: difference, and to choose the line of code that fixes it.
     framework: str = ""
 
     def __init__(
@@ -109,12 +110,12 @@ class Recorder:
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
-        """Store some positions of the current step before the step ends. `step` writes them.
+        """Store some positions of the current step before the step ends; `step` will write these positions.
 
         Parameters
         ----------
         **positions
-            The same positions as for `step`. If `wanted` is True, the recorder copies their values immediately; if
+            The same positions as for `step`. If `wanted` is True, the recorder copies the values immediately; if
             `wanted` is False, the recorder stores only ``optimizer``.
 
         Raises
@@ -136,13 +137,13 @@ class Recorder:
         Parameters
         ----------
         **positions
-            Trees, that is arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. The
-            positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the
-            step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a
-            dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the tables
-            before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
-            `parity` uses to judge and explain steps. Pass a description such as
-            {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from tensors' names to descriptions. For an
+            Each value is a tree: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts.
+            The positions are ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before
+            the step), ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state
+            is a dict {name of a tensor: {name of an array: array}}. With ``every=1``, the tables after a step are the
+            tables before the next step, so you need to record only one of them. You may also pass ``optimizer``, which
+            `parity` uses to judge and explain steps. Pass an optimizer of `islices.optim`, a description such as
+            {"name": "adam", "semantics": "torch", "lr": 1e-3}, or a dict from tensors' names to one of these. For an
             optimizer that `islices.optim` does not have, the description is {"class": "its name"}.
 
         Raises
@@ -156,7 +157,7 @@ class Recorder:
             return
         step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
-            self._last = {}  # some steps since the last file were not written, so this file must be complete
+            self._last = {}  # steps since the last file may not have been written, so this file is complete
         self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}

@@ -69,8 +69,9 @@ def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
     """Rename the leaves of a batch, outputs or loss to the names of `others`, and add or remove axes of length one as
-    in `others`. If the sides have a common name, all names stay. If they have no common name, each leaf gets the name
-    of the first unused leaf of the same shape. Axes of length one do not count as part of the shape."""
+    in `others`. If the sides have a common name, all names stay. If the sides have no common name, each leaf gets the
+    name of the first unused leaf of the same shape, if there is one. Axes of length one do not count as part of the
+    shape."""
     alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
     names = {name: alike.get(name, name) for name in leaves}
     return {new: _shaped(leaves[name], others.get(new)) for name, new in names.items()}
@@ -89,13 +90,13 @@ def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) 
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
-    """Return the shape without axes of length one. Some frameworks add such axes to scores and losses."""
+    """Return the shape without axes of length one, which some frameworks add to scores and losses."""
     return tuple(n for n in shape_of(x) if n != 1)
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """Return x in the shape of the other side's array if the shapes differ only in axes of length one. If they differ
-    in other axes, or if a leaf is not an array, return x unchanged."""
+    """Return x in the shape of the other side's array if the shapes differ only in axes of length one. If the
+    shapes differ in other axes, or if a leaf is not an array, return x unchanged."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
@@ -137,7 +138,8 @@ def _tensors(step: Step) -> Leaves:
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
     """Pair leaves by shape, and return {name in right: name in left}. Each leaf of `right` gets the first unused leaf
-    of `left` with the same shape or, if no unused leaf has this shape, with the transposed shape."""
+    of `left` with the same shape. If no unused leaf has this shape, the leaf gets the first unused leaf with the
+    transposed shape."""
     return _matched(
         left, right, lambda x, y: shape_of(x) == shape_of(y),
         lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],

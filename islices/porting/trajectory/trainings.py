@@ -38,8 +38,8 @@ class Stop:
         The first position where rounding does not explain the difference. Rounding explains all earlier differences
         that were judged.
     tensor : str
-        The name of the tensor that exceeds its allowance most. If clipped gradients are judged all together, this is
-        the tensor whose sides have the largest distance.
+        The name of the tensor, or of the state's array, that exceeds its allowance most. If clipped gradients are
+        judged all together, this is the tensor whose sides have the largest distance.
     apart, allowed : float
         The distance between the sides, and the largest distance that rounding may cause (see
         `islices.porting.trajectory.movements.Found`).

@@ -1,12 +1,13 @@
 """Judge one step of two sides, position by position, up to the first difference that rounding does not explain.
 
-**Outputs, loss and gradients** depend on the tables. Frameworks compute sums in different orders and with different
-functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm (SPEC clause 22 has the same factor). In
-addition, a tensor may differ by `FLOOR` eps times the norm of all tensors at the position. Once rounding has changed
-the tables, the outputs, loss and gradients computed from them also differ. So the allowance also includes `GROWTH`
-times the relative distance of the tables. For this distance, only the rows in a table's gradients count if these
-gradients are sparse on both sides. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is not judged,
-unless the difference is infinite.
+**Outputs, loss and gradients** depend on the tables. Frameworks compute these values in different orders and with
+different functions. So a tensor may differ by `ARITHMETIC` eps times its 2-norm (SPEC clause 22 has the same factor).
+Once rounding has changed the tables, the outputs, loss and gradients computed from them also differ. So a tensor may
+also differ by `GROWTH` times the relative distance of the tables, times its 2-norm. The sum of these two allowances is
+at most `MOST_SLACK` times the tensor's 2-norm. In addition, a tensor may differ by `FLOOR` eps times the norm of all
+tensors at the position. For the distance of the tables, only the rows in a table's gradients count if these gradients
+are sparse on both sides. If `GROWTH` times the distance exceeds `MOST_SLACK`, the position is not judged, unless the
+difference is infinite.
 
 **Clipping** is a projection, so it does not increase the distance between two gradients in the 2-norm.
 
@@ -49,8 +50,8 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        The distance at each position, in the order in which the positions were judged. A judged position that exceeds
-        its allowance is the last one.
+        The distance at each compared position, in the order of comparison. If a judged position exceeds its allowance,
+        it is the last one.
     gap : float
         The largest absolute difference between elements of the tables after the step, or NaN if a side has none.
     drift : float

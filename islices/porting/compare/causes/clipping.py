@@ -1,9 +1,9 @@
-"""Define the causes that come from clipping: only one side is clipped, or both are clipped, but with different norms or
-epsilons.
+"""Define the causes that come from clipping: only one side is clipped, or both are clipped, for example with different
+norms or epsilons.
 
-If a gradient g is clipped to the limit M, the result is g * M / N. Here N is a norm plus the epsilon of the formula.
-The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if both sides clip the same
-gradient to the same limit, a / b = N_b / N_a.
+If clipping to the limit M changes a gradient g, the result is g * M / N. Here N is a norm plus the epsilon of the
+formula. The norm is the norm of g, or the norm of the slots of g before duplicates are summed. So if both sides clip
+the same gradient to the same limit, a / b = N_b / N_a.
 
 Frameworks sum the squares of a norm in different orders. The relative error of a blocked or pairwise sum of n elements
 is less than (4 log2(n) + 16) eps / 2. The tolerances of factors that contain norms include this bound. Only the factor
@@ -38,8 +38,8 @@ OPTAX = (
 class Norms(NamedTuple):
     """The norms of one side.
 
-    `true` is the norm of all tensors together. `raw` is the norm of all slots before duplicates are summed, or None if
-    the slots are unknown. `each` is a list with the norm of each tensor.
+    `true` is the norm of all tensors together. `raw` is the known or estimated norm of all slots before duplicates are
+    summed, or None. `each` is a list with the norm of each tensor.
     """
 
     true: float
@@ -87,7 +87,7 @@ class Clipping:
         return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
 
     def factor(self, a: float | None, b: float | None) -> float | None:
-        """Return the factor a / b between two sides that were clipped to one limit.
+        """Return the factor between side a and side b that results if both sides were clipped to one limit.
 
         Return None if a norm is unknown, zero or not finite.
 
@@ -99,8 +99,8 @@ class Clipping:
         return (b / left[1]) / (a / left[0])
 
     def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
-        """Yield the cases in which one side seems to clip all tensors by their common norm, while the other side does
-        not.
+        """Yield the cases in which one side seems to clip all tensors by their common norm. The caller examines how the
+        other side clips.
 
         A case is a tuple of five items. The first three are the other side, the norms of its tensors, and the limit.
         The last two are the relative tolerance of the limit, and the limit that the report shows.
@@ -147,7 +147,8 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factors that result if both sides are clipped to the same limit after the changes so far."""
+    """Yield the factors that result if both sides are clipped to the same limit after the changes so far. Yield nothing
+    if there is no change so far."""
     c = Clipping(now)
     for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
         if (ratio := c.factor(a, b)) and a and c.is_limit(a):
@@ -270,8 +271,8 @@ CLIPPED = Cause("clipped", 240, foretell=clipped, side_does=True, fix=_unclip)
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor a / b for each pair of clipping formulas with different epsilons. Yield nothing if the norm
-    before clipping is unknown."""
+    """Yield the factor a / b for each pair of different epsilons in clipping formulas. Yield nothing if the norm before
+    clipping is unknown or zero."""
     c = Clipping(now)
     norm = c.before
     if not norm:

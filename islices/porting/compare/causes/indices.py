@@ -29,7 +29,7 @@ def _shown(rows: list[int]) -> str:
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that one side has a gradient for the padding row, and the other side has zeros or no row there.
 
-    If the caller passed no padding_idx, the padding row is the only row that the other side lacks.
+    If the caller passed no padding_idx, the padding row must be the only nonzero row that the other side lacks.
     """
     given = both.context.padding_idx is not None
     pads: dict[str, int] = {}  # tensor -> number of its padding row
@@ -88,7 +88,7 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 
 # ---------------------------------------------------------------------- row numbers
 def shifted(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that row numbers on one side are larger or smaller by one.
+    """Propose that row numbers on one side are larger or smaller by one than on the other side.
 
     Yield nothing if the comparison already contains a change, because only unchanged tensors can be renumbered.
     """

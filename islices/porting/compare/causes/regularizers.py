@@ -16,7 +16,7 @@ from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-#: If all values are small whole numbers, agreement of fewer elements than this may be chance.
+#: If fewer elements of the table than this are nonzero, lambda costs as many bits as one element can contribute.
 FEW = 4
 
 

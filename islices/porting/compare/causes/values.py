@@ -1,4 +1,4 @@
-"""Define the causes that change values: another dtype, rounding, the opposite sign, computation in 16 bits, and bounds
+"""Define the causes that concern values: another dtype, rounding, the opposite sign, computation in 16 bits, and bounds
 on values or row norms."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from islices.porting.compare.stored import Array, wide
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: The largest number of values to check for a 16-bit dtype.
 SAMPLED = 8192
-#: Two limits count as equal if their relative distance is below this number, by which 16-bit dtypes may round an
+#: Two limits count as equal if their relative distance is at most this number, by which 16-bit dtypes may round an
 #: element.
 CLOSE = 2.0**-8
 
@@ -66,7 +66,7 @@ ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", sc
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
-    """Propose that the sides have opposite signs, because one side maximizes its loss or adds its step."""
+    """Propose that the sides have opposite signs, for example because one side maximizes its loss."""
     text = "sign: {x} has the opposite sign of {y}"
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
@@ -113,8 +113,8 @@ def _representable(y: Rows, dtype: str) -> bool:
 
 # ---------------------------------------------------------------------- bounds
 def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
-    """Make the cause that one side limits the absolute values of its elements, or the norms of its rows. The function
-    `sizes` computes these values or norms."""
+    """Make a cause for the case that one side limits the absolute values of its elements, or the norms of its rows. The
+    function `sizes` computes these values or norms."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
@@ -137,7 +137,8 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
 
     The first limit is the size as the other side contains it. The other side may also be scaled by a factor. For
     the second limit, each tensor's largest size is divided by a factor, which is estimated from the tensor's elements
-    or rows below this size. The second limit must be the same for all tensors.
+    or rows below this size. The second limit must be the same for all tensors, and must differ
+    from the first limit.
     """
     plain, scaled = [], []
     for x, y, _ in both.sides(which):

@@ -32,8 +32,8 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
     """Compare the tables after one step of each side, and report how the optimizers of the two steps differ.
 
     The result contains a cause only under two conditions. First, the recipes reproduce both steps within the bound on
-    rounding. Second, without the cause, more elements of the step would be different than chance explains (SPEC clause
-    22). If both sides use the same recipe and only the inputs differ, the result contains no cause.
+    rounding. Second, without the cause, more elements of the step would be different than chance explains
+    (SPEC clause 22). If both sides use the same recipe and only the inputs differ, the result contains no cause.
     """
     stored = read(a.after, table, "a"), read(b.after, table, "b")
 
@@ -66,7 +66,7 @@ def _apart(x: Recipe, y: Recipe) -> list[Trait]:
 
 def _distance(x: Recipe, y: Recipe) -> float:
     """Return the distance of two recipes in bits. The distance grows with the weights of the traits that differ, and
-    with the cost of numbers that were estimated from the data."""
+    with the costs (`bits`) of both recipes."""
     apart = sum(t.weight for t in _apart(x, y))
     apart += x["optimizer"] == y["optimizer"] and (x["eps"] is None) != (y["eps"] is None)
     return WEIGHT * apart + x.bits + y.bits
@@ -74,7 +74,8 @@ def _distance(x: Recipe, y: Recipe) -> float:
 
 def _explained(x: Recipe, y: Recipe, a: Elements, b: Elements) -> Explanation | None:
     """Return an explanation that consists of the traits in which two recipes differ. Traits that do not affect the
-    steps are left out. Return None if there is too little evidence."""
+    steps are left out. If the optimizers differ, only weight decay and sign count as further traits. Return None if
+    there is too little evidence, or if the traits do not explain the whole difference."""
     apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]

@@ -94,7 +94,7 @@ def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more:
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield a recipe for each formula of a well-known framework that may have made a side's step. The learning rate of
+    """Yield recipes with the formulas of well-known frameworks that may have made a side's step. The learning rate of
     these recipes is a placeholder."""
     e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
@@ -122,10 +122,11 @@ def _exists(r: Recipe) -> bool:
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
-    """Yield copies of a recipe with all combinations of the values in `CONSTANTS`. The copy with the default values is
-    first.
+    """Yield copies of a recipe with all combinations of its default values and the values in `CONSTANTS`. The copy with
+    the default values is first.
 
-    `begins` is the initial accumulator, or None if it cannot be seen in the state.
+    `begins` is the initial accumulator, or None if the state does not show it. If `begins` is a number, no other
+    initial accumulator is tried.
     """
     values = {name: dict.fromkeys((plain[name], *x)) for name, x in CONSTANTS.items() if plain[name] is not None}
     if begins is not None and "initial_accumulator" in values:
@@ -141,8 +142,8 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
     """Return the recipe with the learning rate that fits the elements best, or None if no positive learning rate fits.
 
-    The estimate assumes that the step is an affine function of the learning rate, which is true of all optimizers but
-    ftrl.
+    The estimate assumes that the step is an affine function of the learning rate. This is true of all optimizers in
+    `PRIOR`.
     """
     still, moved = (stepped(recipe.having(lr=lr), e) for lr in (0.0, 1.0))
     direction, target = moved - still, e.after - still

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import islices.optim  # noqa: F401  # its records
+import islices.optim  # noqa: F401  # fills RECORDS
 from islices.core import modes
 from islices.core.locks import lazy_property
 from islices.optim.formulas import Formula
@@ -23,7 +23,7 @@ from islices.porting.compare.steps.side import Elements
 from islices.porting.compare.stored import Array
 
 #: Settings that remove weight decay and the decay of the learning rate from a formula. This module applies weight decay
-#: before the rule. Some frameworks apply weight decay within the rule, but their results differ only by rounding.
+#: before the formula. Some frameworks apply weight decay within the formula; both results differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
@@ -34,7 +34,7 @@ class Recipe:
     `settings` contains the hyperparameters and these keys: "optimizer", "semantics", "rows", "duplicates", "decay" and
     "up". "rows" defines the rows that a sparse gradient updates, "touched" or "all". "duplicates" is "sum", or "raw" if
     each duplicate is squared separately. "decay" is the kind of weight decay: "", "coupled" or "decoupled". "up" is
-    True if the step maximizes the loss. `bits` is the cost of estimated numbers and unusual settings.
+    True if the step maximizes the loss. `bits` is the cost of estimated numbers and unlikely settings.
     """
 
     settings: Mapping[str, Any]
@@ -104,18 +104,17 @@ def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Return the relative error of step t, in multiples of eps, that rounding adds to the bias correction 1 - beta2^t.
-    The assumption is that the framework rounds beta2 and beta2^t to float32.
+    """Return the relative error of step t, in multiples of eps, that comes from rounding in the bias correction
+    1 - beta2^t. The assumption is that the framework rounds beta2 and beta2^t to float32.
 
-    Both beta2 and beta2^t have a rounding error of a quarter of an eps, and the root halves the relative error. See
-    grade 2 in SPEC clause 28.
+    Both beta2 and beta2^t have a rounding error of at most a quarter of an eps, and the root halves the relative error.
+    See grade 2 in SPEC clause 28.
     """
     return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
 
 def quick_bound(e: Elements, after: Array) -> Array:
-    """Return the part of the bound that does not depend on the recipe: the errors from rounding the table and the
-    step."""
+    """Return the part of `bound` that covers the errors from rounding the table and the step."""
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result

@@ -26,10 +26,10 @@ FEW = 3000
 class TableStep:
     """The data of one optimizer step of one table: table and state before and after the step, gradient, and optimizer.
 
-    A state maps the names that `islices.optim` gives to the state's arrays to these arrays. The key "step" contains the
-    number of earlier steps. If `state` is empty, the step counts as the first step. `optimizer` contains "name",
-    "semantics", "rows" and numbers. A description without numbers only helps to choose between formulas that make the
-    same step. The description {"class": name} stands for a class that `islices.optim` does not have.
+    A state contains arrays under their names in `islices.optim`. In `state`, the key "step" contains the number of
+    earlier steps. Without this key, the step counts as the first step. `optimizer` contains "name", "semantics", "rows"
+    and hyperparameters. A description without a learning rate only helps to choose between formulas that make the same
+    step. The description {"class": name} stands for an optimizer that `islices.optim` does not have.
     """
 
     before: Any
@@ -45,8 +45,8 @@ class Elements(NamedTuple):
     the step.
 
     For each element, `terms` contains the sum of the absolute values of the gradient's slots, and `raw` the sum of
-    their squares. `counts` contains the number of slots. `named` is True for elements of rows that the gradient has.
-    `steps` is the number of earlier steps.
+    their squares. `counts` contains the number of slots, or 1 if there is none. `named` is True for elements of rows
+    that the gradient has, except for a dense gradient's rows of zeros. `steps` is the number of earlier steps.
     """
 
     w: Array
@@ -88,8 +88,8 @@ class Side:
     def of(cls, given: TableStep) -> Side | None:
         """Return a side, or None if the step cannot be compared.
 
-        The table must be dense and contain floats. The shapes and dtypes of the table, the gradient and the states must
-        fit together.
+        The table must be dense, and must have the same dtype before and after the step. The table and the gradient must
+        contain floats. The shapes of the table, the gradient and the states must fit together.
         """
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
