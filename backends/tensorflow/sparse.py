@@ -18,7 +18,7 @@ from islices.backends.tensorflow import tensor_memory as memory
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
     """Return the values, the indices and the shape of a tf.IndexedSlices. Unknown dimensions are None. Raise ValueError
-    if the number of dimensions is unknown."""
+    if values or indices cannot become tensors, or if their number of dimensions is unknown."""
     values, indices = _tensor(x.values, "values"), _tensor(x.indices, "indices")
     if values.shape.rank is None or indices.shape.rank is None:
         raise ValueError(
@@ -43,8 +43,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, in which None stands for an unknown dimension. Return None if the number
-    of dimensions is also unknown."""
+    """Return the dimensions of a dense_shape, in which None stands for an unknown dimension. Return None if
+    `dense_shape` is None, or if the number of dimensions is unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):

@@ -1,4 +1,4 @@
-"""The PyTorch backend, and replacements for functions and classes of PyTorch. docs/torch.md describes them.
+"""The PyTorch backend, and replacements for functions and classes of PyTorch. docs/torch.md describes both.
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace functions of torch.nn.utils,
 and also accept sparse gradients. The module `optim` contains replacements for several classes of torch.optim, and

@@ -1,5 +1,4 @@
-"""Split nested tensors in torch's jagged layout. Such a tensor may contain the ids of bags, or one weight or mask value
-per id.
+"""Split nested tensors in torch's jagged layout, which contain the ids of bags, or one weight or mask value per id.
 
 May import: `torch`, `islices.backend`.
 """

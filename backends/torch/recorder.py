@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder for a training loop that stays unchanged. The recorder stores the batch, outputs, gradients before and
-    after clipping, tables, state and hyperparameters of each recorded step.
+    """A recorder that needs no changes to the code of the training loop. The recorder stores the batch, outputs,
+    gradients before and after clipping, tables, state and hyperparameters of each recorded step.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class TorchRecorder(Recorder):
     Raises
     ------
     TypeError, ValueError, OSError
-        `model`, `optimizer` or an option is invalid, a parameter of the optimizer is not in the model, or the folder
-        already contains steps or is not writable.
+        `model`, `optimizer` or an option is invalid, or a parameter of the optimizer is not in the model. Or the folder
+        already contains steps, or is not writable.
 
     Notes
     -----

@@ -66,8 +66,8 @@ class Made(NamedTuple):
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """The base class of the optimizers. By default, a sparse gradient updates only the rows that it contains, and a
-    dense gradient updates all rows.
+    """The base class of the optimizers. By default, a dense gradient updates all rows, and a sparse gradient updates
+    only the rows that it contains. `rows` and `frozen` describe the exceptions.
 
     Use the subclasses in `islices.backends.torch.optim`. Each accepts its hyperparameters and these options. A group of
     parameters accepts the same options, except max_norm.
@@ -80,7 +80,7 @@ class RowOptimizer(torch.optim.Optimizer):
         The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
         "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics has no
         formula for "touched", the default is "all", and the first step with a sparse gradient warns. If you pass
-        "touched", a step raises an error for a dense gradient that would change rows whose gradient is zero.
+        "touched", and the formula may change rows whose gradient is zero, a step raises an error for a dense gradient.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
         hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,
@@ -101,7 +101,8 @@ class RowOptimizer(torch.optim.Optimizer):
         max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of the
         optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
     foreach, fused : bool, optional
-        Accepted for compatibility, without effect. In torch, these flags only select an implementation.
+        These arguments are accepted for compatibility, and have no effect. In torch, these flags only select an
+        implementation.
     capturable, differentiable : bool
         Only False is accepted, because the host counts steps, and autograd does not record a step.
 
@@ -201,7 +202,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Return True if `step` must unscale gradients in place of the GradScaler. The result is True if any gradient
         is float16, because torch's GradScaler rejects float16 gradients.
 
-        During such a step, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
+        During a step that must unscale, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
@@ -337,10 +338,10 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            The optimizer copies the arrays to the devices of the parameters. The copies are float64 for float64
-            parameters, and float32 for all others. (torch's class would round the arrays to the parameters' dtypes.)
-            All hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class
-            and does not contain an option, the optimizer keeps its value of this option.
+            The optimizer copies the arrays to the devices of the parameters. Except for the int32 "step", the copies
+            are float64 for float64 parameters, and float32 for all others. (torch's class would round the arrays to the
+            parameters' dtypes.) All hyperparameters of the groups are loaded, even semantics and rows. If the state
+            comes from torch's class and does not contain an option, the optimizer keeps its value of this option.
 
         Raises
         ------
