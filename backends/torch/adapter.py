@@ -377,7 +377,7 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
     take as long as to make all views.
 
     Return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if the dtype of the values is not
-    in `VIEWED`. Also return None if the tensor has no values, if a storage was freed, or if the number of sparse
+    in `VIEWED`. Also return None if the tensor stores no values, if a storage was freed, or if the number of sparse
     dimensions is not 1. The caller must check that the tensor does not require a gradient.
     """
     values, indices = x._values(), x._indices()
@@ -400,9 +400,9 @@ def _plain_parts(x: Tensor) -> NativeParts | None:
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
     """Return a `Look` with the dtypes, shapes and NumPy views of plain tensors. A single loop collects all of them.
 
-    Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if one of
-    the tensors is neither a Tensor nor a Parameter but of a subclass, or has a dtype that is not in `VIEWED`. The
-    result is also None if one of the tensors has an empty storage, or is recorded by autograd.
+    Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if the
+    class of one of them is not Tensor or Parameter, or if its dtype is not in `VIEWED`. The result is also None if one
+    of the tensors has an empty storage, or is recorded by autograd.
 
     If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But if a tensor
     is empty, not contiguous, partly outside of its storage, or an inference tensor, the result is None.

@@ -85,7 +85,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if `fn` has changed one of the noted tensors in place, because the gradients would be wrong."""
+    """Raise TypeError if `fn` has changed a tensor in `noted` in place, because the gradients would be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(

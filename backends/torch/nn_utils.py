@@ -49,7 +49,7 @@ def clip_grad_norm_(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Scale the gradients of all parameters in place, so that the norm of all together is at most `max_norm`.
+    """Scale the gradients of all parameters in place, so that their total norm is at most `max_norm`.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ def get_total_norm(
 
     Notes
     -----
-    Norms of order 1, 2 and inf are computed exactly and rounded once, so the order of the elements does not matter.
-    SPEC clauses 7 and 8.
+    For the orders 1 and 2, the sum over all elements is exact before it is rounded, so the order of the tensors does
+    not matter. SPEC clauses 7 and 8.
 
     Examples
     --------

@@ -71,7 +71,7 @@ class New:
 
 
 class NodeCall(NamedTuple):
-    """A call in a graph. The tensors among its arguments are left out."""
+    """A call in a graph. The object does not contain the tensors among the call's arguments."""
 
     name: str
     spec: Any  # structure of (args, kwargs)
@@ -345,7 +345,7 @@ def _by_norm(tree: Any, max_norm: Any, *, semantics: str = "islices", nonfinite:
     return _each(_scaled if known else _alike, tree)
 
 
-#: The nodes of all public functions except `lookup` and `Optimizer.step`.
+#: The nodes of public functions, without the nodes of `lookup` and `Optimizer.step`.
 PUBLIC = (
     Node(rows.coalesce, lambda x: _each(_coalesced, x)),
     Node(rows.to_dense, lambda x: _each(_dense, x)),

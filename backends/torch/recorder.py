@@ -42,9 +42,9 @@ class TorchRecorder(Recorder):
     Each `optimizer.step()` ends a step. The batch and the outputs are the tensors in the arguments and results of all
     calls of the model in the step. Calls under torch.no_grad or torch.inference_mode are left out. The recorder reads
     each gradient after the backward pass, and again when the optimizer begins its step. If the two values of any
-    gradient differ, the later values are recorded as the clipped gradients. Hooks do not see the loss, so call
-    ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded gradients before clipping are gradients
-    of the scaled loss. SPEC clause 23.
+    gradient differ, the later values of all gradients are recorded as the clipped gradients. Hooks do not see the loss,
+    so call ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded gradients before clipping are
+    gradients of the scaled loss. SPEC clause 23.
 
     Examples
     --------

@@ -88,7 +88,7 @@ class RowOptimizer(torch.optim.Optimizer):
     maximize : bool
         If True, the optimizer maximizes the objective: it uses the negative of each gradient.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
-        Rows that no step changes, in any parameter of the group. Weight decay does not change them either.
+        Rows that no step changes in any parameter of the group, not even by weight decay.
     master : bool
         If True, the optimizer keeps a float32 copy of each 16-bit parameter from the first step on, and computes steps
         on this copy.
@@ -96,10 +96,11 @@ class RowOptimizer(torch.optim.Optimizer):
         With "sum", duplicate rows are summed before the step. With "raw", the step uses unsummed duplicates, as Keras
         on TensorFlow does. "raw" requires semantics="keras".
     max_norm : float, optional
-        If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
-        `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
-        max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of the
-        optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
+        If max_norm is not None, each step clips by the norm of all gradients together. The steps have the same bits as
+        after `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for
+        semantics="torch". max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is
+        an attribute of the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain
+        max_norm.
     foreach, fused : bool, optional
         These arguments are accepted for compatibility, and have no effect. In torch, these flags only select an
         implementation.
@@ -110,7 +111,7 @@ class RowOptimizer(torch.optim.Optimizer):
     ------
     TypeError, ValueError, IndexError
         A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step also
-        raises if a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
+        raises an error if a gradient, a group or a state is invalid. The step then changes no parameter and no state.
 
     Attributes
     ----------

@@ -96,7 +96,8 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """Return a copy of the group in which no option and no hyperparameter is missing.
 
     A hyperparameter that is missing or None gets its value in `defaults`, if the group's semantics has the
-    hyperparameter and this value is not None. If not, the hyperparameter gets the default of the semantics, or None.
+    hyperparameter and this value is not None. If one of these conditions fails, the hyperparameter gets the default of
+    the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])

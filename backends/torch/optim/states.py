@@ -33,8 +33,8 @@ ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer. Its class, or a base class, must be in this package, or be a class of
-    torch.optim in `CLASSES`. Return None for any other optimizer."""
+    """Return the record of an optimizer. The optimizer's class, or a base class, must be in this package, or be a class
+    of torch.optim in `CLASSES`. Return None for any other optimizer."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
