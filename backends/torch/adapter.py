@@ -40,7 +40,7 @@ from islices.core.host_memory import zeros
 
 #: In eager code, NumPy allocates zeros on the CPU that have a dtype in `WIDE` and at least this many elements (4 MB in
 #: float32), such as an optimizer's state. NumPy requests pages of 2 MB, and torch does not. A step reads scattered
-#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step (docs/performance.md).
+#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step.
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 

@@ -69,7 +69,7 @@ INSIDE = (
 
 
 def is_compiled() -> bool:
-    """Return True if the caller runs in a function that torch.compile has compiled, or between two graphs of such a
+    """Return True if the caller runs in a function that torch.compile has compiled, or between two graphs of that
     function."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()

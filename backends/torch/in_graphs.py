@@ -2,8 +2,9 @@
 
 Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
 Dynamo must trace the user's function. Reads of attributes of `IndexedSlices` are traced too. All other calls of islices
-are graph breaks and run eagerly. Calls whose result a graph cannot represent, or through which a gradient of an outer
-differentiation passes, are graph breaks too. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
+are graph breaks and run eagerly. Calls whose result a graph cannot represent are graph breaks too. So is a call through
+which a gradient passes, except a lookup in a `Table` that value_and_grad differentiates. SPEC clause 17. May import:
+`torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations

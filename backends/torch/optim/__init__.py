@@ -160,7 +160,7 @@ class Adam(RowOptimizer):
     amsgrad : bool, default False
         If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag that torch's class has. Only False is accepted.
+        A flag that torch's class has. If you pass this flag, it must be False.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
@@ -220,7 +220,7 @@ class AdamW(Adam):
     amsgrad : bool, default False
         If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag that torch's class has. Only True is accepted.
+        A flag that torch's class has. If you pass this flag, it must be True.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
@@ -249,8 +249,8 @@ class AdamW(Adam):
 
 
 class Adamax(RowOptimizer):
-    """Adamax, which is Adam with the largest absolute gradient instead of the mean square (Kingma and Ba 2015,
-    algorithm 2).
+    """Adamax, which divides by the decayed maximum of absolute gradients where Adam divides by a root mean square
+    (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------

@@ -79,8 +79,9 @@ class RowOptimizer(torch.optim.Optimizer):
     rows : {"touched", "all"}, optional
         The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
         "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics has no
-        formula for "touched", the default is "all", and the first step with a sparse gradient warns. If you pass
-        "touched", and the formula may change rows whose gradient is zero, a step raises an error for a dense gradient.
+        formula for "touched" with these hyperparameters, the default is "all", and the first step with a sparse
+        gradient warns. If you pass "touched", and the formula may change rows whose gradient is zero, a step raises an
+        error for a dense gradient.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
         hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,
