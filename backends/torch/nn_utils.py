@@ -239,8 +239,8 @@ def clip_grads_with_norm_(
     With the result of `get_total_norm` and the semantics "torch", "mxnet" or "optax", the gradients get the same bits
     as with `clip_grad_norm_`. This function needs no group, because every rank already knows the norm. With "islices"
     the bits may differ, because `clip_grad_norm_` uses the norm before it is rounded to float32. With "tensorflow" and
-    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm. SPEC
-    clauses 10 and 11.
+    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm.
+    SPEC clauses 10 and 11.
 
     Examples
     --------
