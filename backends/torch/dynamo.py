@@ -2,7 +2,7 @@
 
 Without this module, Dynamo would trace all Python code of islices, such as the registry, and make very many guards. But
 Dynamo has a list of paths whose code it skips. This module adds the paths of islices's modules to this list, except
-those in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too.
+those in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too if they are installed.
 `islices.backends.torch.in_graphs` defines which calls become nodes of a graph. If Dynamo has not been imported yet, the
 list is extended as soon as Dynamo is imported. This module does not import Dynamo, because the import takes a second.
 """

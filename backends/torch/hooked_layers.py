@@ -110,7 +110,8 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer.
+    """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer, unless
+    gradients are disabled.
 
     If the model is copied or saved during a capture, the hooks of the copy or of the saved model do nothing.
     """
