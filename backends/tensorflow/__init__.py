@@ -56,8 +56,8 @@ DENSE = tf.__internal__.types.Tensor
 
 
 def opaque(x: Array) -> Array:
-    """Hide the shape and the value of `x` from Grappler by an operation that returns `x`. Outside of a graph, return
-    `x` itself.
+    """Hide the shape and the value of `x` from Grappler by an operation that returns `x`. If `x` is not symbolic,
+    return `x` itself.
 
     If Grappler knew the shape, it could merge the additions around `x` into one `add_n`, which adds in a different
     order.
@@ -116,7 +116,7 @@ class TensorflowBackend(Backend):
 
     def shape(self, x: Array) -> Shape:
         if x.shape.rank is None:
-            # a symbolic tensor has the name of the traced function's argument
+            # for an argument of the traced function, x.name contains the argument's name
             raise ValueError(
                 f"{x.name.partition(':')[0]}: got a tensor of unknown rank; accepted is one whose rank is known"
             )

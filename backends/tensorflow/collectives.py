@@ -9,8 +9,8 @@ processes.
 keys. ``tf.distribute.ReplicaContext.all_gather`` would send the lengths again, and tf.distribute has no all-to-all.
 This module compensates for the following properties of the operations:
 
-- The operations accept neither bytes nor bfloat16. So messages consist of words. A word has 8 bytes between processes,
-  and 4 bytes within a program.
+- The operations accept neither bytes nor bfloat16. So messages consist of words. A word has 8 bytes in
+  `TensorFlowGroup`, and 4 bytes in `Replicas`.
 - The operations sort ranks by the names of tasks as text, so worker 10 comes before worker 2. So each message contains
   the rank of its sender.
 - The messages of all ranks must have the same length, so shorter messages are padded. For an all-to-all of all ranks,
@@ -40,7 +40,7 @@ from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError
 KEYS = 1 << 24
 #: The instance keys of collectives. All ranks start collectives in the same order, so the keys agree.
 _instances = itertools.count(1)
-#: strategy -> its group. All callers share this object, so they share its errors, traffic and compiled functions.
+#: strategy -> its group. All callers with the same strategy share one group, so they share its errors and its traffic.
 _groups: dict[Any, Group] = {}
 
 #: The errors that TensorFlow raises if another process has ended or given up.

@@ -21,7 +21,7 @@ from islices.embedding.per_sample import PerSample
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
     """The base class of `IndexedSlicesSpec` and `PerSampleSpec`. A spec stores the specs of the arrays, and the
-    attributes that are the same in every call."""
+    attributes that are constants in a graph."""
 
     __slots__ = ("arrays", "static")
 
@@ -52,7 +52,7 @@ class IndexedSlicesSpec(_Spec):
 
 
 class PerSampleSpec(_Spec):
-    """The tf.TypeSpec of a `PerSample` without products, with the attribute dense_shape."""
+    """The tf.TypeSpec of a `PerSample` without products. `static` is the attribute dense_shape."""
 
     value_type = PerSample
 

@@ -7,7 +7,8 @@ these functions do not exist. A graph may also run in a tf.compat.v1.Session, wh
 So each call is one branch of a `tf.cond`, and TensorFlow's operations are the other branch. The condition tests whether
 a variable is initialized. Only this process has a variable of that name. XLA cannot compile the calls, and
 tf.vectorized_map would make one call per member. So under XLA and in tf.vectorized_map, `kernels_here` returns None,
-and only TensorFlow's operations run. The same holds if there are accelerators, or if eager mode is off.
+and only TensorFlow's operations run. The same holds if kernels are off or not available, if there are accelerators, or
+if eager mode is off.
 
 Calls run in TensorFlow's pool of threads, and must not wait there for a Python lock. A wait for a Python lock may end
 in a deadlock. The thread that holds the lock may run the garbage collector, which may destroy an iterator, and the
@@ -67,7 +68,7 @@ def kernels_here() -> ModuleType | None:
 
 def _is_vectorized() -> bool:
     """Return True if the body of a tf.vectorized_map is being built. In this body, each member would make a separate
-    call. TensorFlow gives such a body a name scope that begins with "loop_body"."""
+    call. TensorFlow gives the body a name scope that begins with "loop_body"."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -137,8 +138,8 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Sum the slots in range with a host call, and return (sums, ids) as tensors of the graph. Return None if kernels
-    cannot run in this graph, or if the rank is unknown."""
+    """Sum the slots in range by row with a host call, and return (sums, ids) as tensors of the graph. Return None if
+    kernels cannot run in this graph, or if the rank is unknown."""
     if kernels_here() is None or values.shape.rank is None:
         return None
 
@@ -349,7 +350,7 @@ def step(
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
     """Take an optimizer step that changes the arrays in `tables`. `given` contains the results of `_grouped`, the
-    numbers of the rule, and the factor of the gradient if there is one."""
+    numbers of the formula, and the factor of the gradient if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()

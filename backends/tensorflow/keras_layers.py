@@ -3,8 +3,8 @@
 During a capture, a wrapper of the layer's `call` passes the output through an identity operation, which records the
 gradient. A ReversibleEmbedding may also be an output layer, whose output is a product with the weights. The captured
 gradient does not include other reads of the weights that a tape records. So during the capture, the variable gets a
-class that detects such reads (`_watched`). This module need not import Keras, because a model exists only if Keras has
-been imported. May import: `tensorflow`, the core, this folder.
+class that detects these other reads (`_watched`). This module need not import Keras, because a model exists only if
+Keras has been imported. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -218,8 +218,9 @@ def _reading_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
-    """Change the class of the variable within the context. If a tape may record a read of the variable's value outside
-    of captured layers, the new class appends `use` to `uses`."""
+    """Change the class of the variable within the context. The new class appends `use` to `uses` for each read of the
+    value outside of captured layers that a tape may record. A conversion to a tensor counts only if a gradient passes
+    through the conversion."""
     kind = type(variable)
 
     def is_other() -> bool:

@@ -1,5 +1,4 @@
-"""Split tf.RaggedTensor and tf.SparseTensor into parts. Such a tensor contains the ids of bags, or one weight or mask
-value per id.
+"""Split tf.RaggedTensor and tf.SparseTensor, which contain the ids of bags, or one weight or mask value per id.
 
 In a RaggedTensor, the innermost ragged rows are bags, and the outermost rows are samples. In a SparseTensor, the
 entries along the last axis are a bag, as in tf.nn.embedding_lookup_sparse. Entries may be in any order. May import:

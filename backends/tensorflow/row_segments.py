@@ -167,5 +167,5 @@ def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
 
 
 def rows_hold_nothing(values: Array) -> bool:
-    """Return True if rows have no elements. TensorFlow's scatter operations raise errors for such rows."""
+    """Return True if rows have no elements. TensorFlow's scatter operations raise errors for empty rows."""
     return 0 in tuple(values.shape)[1:]

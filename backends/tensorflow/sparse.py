@@ -1,4 +1,4 @@
-"""Split and build tf.IndexedSlices. This module does not compute with them.
+"""Split and build tf.IndexedSlices, without computations on their values.
 
 The constructor of tf.IndexedSlices checks nothing. Values and indices may be lists, and dense_shape may be missing, or
 may be a tensor whose value is not known yet. This module reads the shape if it is known, in eager code or statically
@@ -18,7 +18,7 @@ from islices.backends.tensorflow import tensor_memory as memory
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
     """Return the values, the indices and the shape of a tf.IndexedSlices. Unknown dimensions are None. Raise ValueError
-    if the number of dimensions is unknown."""
+    if values or indices cannot become tensors, or if their number of dimensions is unknown."""
     values, indices = _tensor(x.values, "values"), _tensor(x.indices, "indices")
     if values.shape.rank is None or indices.shape.rank is None:
         raise ValueError(
@@ -43,8 +43,8 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """Return the dimensions of a dense_shape, in which None stands for an unknown dimension. Return None if the number
-    of dimensions is also unknown."""
+    """Return the dimensions of a dense_shape, in which None stands for an unknown dimension. Return None if
+    `dense_shape` is None, or if the number of dimensions is unknown."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):
@@ -66,8 +66,8 @@ def to_native(
     number of rows is unknown.
 
     Otherwise the dense_shape is a new tensor. The new tensor is int32 if the dense_shape of `like` is int32 and the
-    numbers fit, else int64. If `like` has no dense_shape, the result has none. If there is no `like` and a dimension is
-    unknown, the result has none either.
+    numbers fit, else int64. If `like` has no dense_shape, or there is no `like` and a dimension is unknown, the result
+    has no dense_shape.
     """
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))

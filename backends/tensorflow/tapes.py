@@ -1,11 +1,11 @@
 """Differentiate with respect to the results of lookups. A GradientTape watches these results (rows or bags), but not
 the table.
 
-A tape records operations on watched tensors. The tape of this module watches only the dense variables and the result of
-each lookup, so no table-sized array is computed. Only outer tapes watch the weights and record reads of rows, so that
-second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A lookup
-in such a graph raises an error if value_and_grad is outside of the graph, because the tape cannot watch the result. May
-import: `tensorflow`, the core, this folder.
+A tape records operations on watched tensors. The tape of `differentiate` watches only the dense variables and the
+result of each lookup, so no table-sized array is computed. Only outer tapes watch the weights and record reads of rows,
+so that second derivatives are right. Loop bodies and inner tf.functions are graphs that TensorFlow traces separately. A
+lookup in one of these graphs raises an error if value_and_grad is outside of the graph, because the tape cannot watch
+the result. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def differentiate_rows(
 
 
 def _pays(sparse: str, indices: Array, x: Array) -> bool:
-    """Return True if so few rows are read that a sparse gradient is worthwhile; see `marking.pays`. An unknown number
-    of reads counts as 1, and an unknown number of rows in `x` counts as 2."""
+    """Return True if `sparse`, "auto" or "always", selects a sparse gradient for `x`; see `marking.pays`. An unknown
+    number of reads counts as 1, and an unknown number of rows in `x` counts as 2."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 

@@ -38,7 +38,7 @@ def on_cpu(tensor: Array) -> bool:
 
 
 def plain(x: Array) -> Array:
-    """Return the tf.Variable or tensor inside a Keras variable. Return any other object unchanged."""
+    """Return the tf.Variable or tensor inside a Keras variable. Return a tensor or a tf.Variable unchanged."""
     return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 

@@ -1,4 +1,5 @@
-"""The PyTorch backend, and replacements for functions and classes of PyTorch. docs/torch.md describes them.
+"""The PyTorch backend, and replacements for functions and classes of PyTorch. The page docs/torch.md
+describes the backend and the replacements.
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace functions of torch.nn.utils,
 and also accept sparse gradients. The module `optim` contains replacements for several classes of torch.optim, and

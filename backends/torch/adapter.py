@@ -1,7 +1,7 @@
 """Implement the backend's primitives for torch tensors on any device.
 
 This module never lets torch compute with a sparse tensor, for two reasons. By default, torch does not check sparse
-tensors, so an index out of range or a wrong is_coalesced may crash the process or lead to wrong sums. And torch's
+tensors. So an index out of range or a wrong is_coalesced may crash the process, or lead to wrong sums. And torch's
 coalesce() does not always add in order of occurrence. `islices.backends.torch.arithmetic` corrects torch's dense
 arithmetic.
 """
@@ -39,9 +39,9 @@ from islices.backends.torch.tracers import (
 from islices.core import modes
 from islices.core.host_memory import zeros
 
-#: Zeros on the CPU with a dtype in `WIDE` and at least this many elements (4 MB in float32), such as an optimizer's
-#: state, are in memory that NumPy allocates. NumPy requests pages of 2 MB, and torch does not. A step reads scattered
-#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step (docs/performance.md).
+#: In eager code, NumPy allocates zeros on the CPU that have a dtype in `WIDE` and at least this many elements (4 MB in
+#: float32), such as an optimizer's state. NumPy requests pages of 2 MB, and torch does not. A step reads scattered
+#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step.
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
@@ -74,7 +74,7 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        _check_storage(x)  # every mode calls this method before torch computes on an array
+        _check_storage(x)  # a computation on a freed storage would crash the process
         return VIEWED.get(x.dtype) or str(x.dtype).removeprefix("torch.")
 
     def host_view(self, x: Array) -> Host | None:
@@ -155,7 +155,7 @@ class TorchBackend(Backend):
                 "x: got a sparse COO tensor whose own gradient is being recorded, which torch loses on the way to its "
                 "values; accepted is one that records none: x.detach(), or a call under torch.no_grad()"
             )
-        # _indices() and _values() share memory and check nothing; indices() would require a coalesced tensor
+        # _indices() and _values() copy and check nothing; indices() would require a coalesced tensor
         indices = x._indices()
         _check_storage(indices)
         return NativeParts(x._values(), indices[0], tuple(x.shape), coalesced=x.is_coalesced())
@@ -362,8 +362,8 @@ class TorchBackend(Backend):
 def _view(x: Tensor) -> Host:
     """Return a NumPy view of a tensor in CPU memory. The view of a bfloat16 tensor has the dtype uint16.
 
-    Raise TypeError or RuntimeError if NumPy cannot view the tensor. The reason may be a dtype that NumPy does not have,
-    another device, a wrapper of a transform, or the negative bit.
+    Raise TypeError or RuntimeError if NumPy cannot view the tensor. The reason may be a dtype that NumPy lacks, a
+    device other than the CPU, a wrapper of a transform, or the negative bit.
     """
     if x.requires_grad:
         x = x.detach()
@@ -383,9 +383,9 @@ def _checked_view(x: Tensor) -> Host | None:
 def _plain_views(x: Tensor) -> tuple[Tensor, Tensor, Host, Host] | None:
     """Return the values and indices of a sparse tensor, and NumPy views of both.
 
-    Return None unless x is an ordinary tensor in eager code that does not require a gradient, with one sparse dimension
-    and values of a dtype that NumPy has, and no storage was freed. `TorchBackend.from_native` then runs slower, general
-    code.
+    Return None if autograd or a tracer may record operations on x, or if x is not sparse or its class is not Tensor.
+    Also return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if the dtype of the values is
+    not in `VIEWED`, x stores no values, a storage was freed, or the number of sparse dimensions is not 1.
     """
     if type(x) is not Tensor or x.requires_grad or x.layout is not torch.sparse_coo or not plain_eager():
         return None
@@ -418,13 +418,12 @@ def _plain_parts(x: Tensor, values: Tensor, indices: Tensor, view: Host, row: Ho
 def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
     """Return a `Look` with the dtypes, shapes and NumPy views of plain tensors. A single loop collects all of them.
 
-    Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if one of
-    them has a class other than Tensor and Parameter, has a dtype that is not in `VIEWED`, has an empty storage, or is
-    recorded by autograd.
+    Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if the
+    class of one of them is not Tensor or Parameter, or if its dtype is not in `VIEWED`. The result is also None if one
+    of the tensors has an empty storage, or is recorded by autograd.
 
-    If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But each tensor
-    must be contiguous, must be completely within its storage, and must not be an inference tensor; otherwise the result
-    is None.
+    If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But if a tensor
+    is empty, not contiguous, partly outside of its storage, or an inference tensor, the result is None.
     """
     if not plain_eager():
         return None
@@ -495,7 +494,7 @@ def check_inference(x: Tensor, argument: str) -> None:
 
 
 def _check_storage(x: Tensor) -> None:
-    """Raise ValueError if a tensor's storage was freed, for example by FSDP. A read of such a tensor would crash the
+    """Raise ValueError if a tensor's storage was freed, for example by FSDP. A read of freed memory would crash the
     process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()

@@ -10,7 +10,7 @@ from islices.core.rows import coalesce
 
 
 class GradScaler(torch.amp.GradScaler):
-    """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
+    """A torch.amp.GradScaler that sums duplicate rows before it looks for infinities and NaN.
 
     torch's class sums duplicates only if they are float16. In float32 or bfloat16, finite duplicates may have an
     infinite sum. torch's class does not detect this overflow, and the step then writes infinity or NaN to the table.
@@ -18,10 +18,10 @@ class GradScaler(torch.amp.GradScaler):
     Notes
     -----
     Use this class like torch's class; arguments and state are the same. The scaler coalesces the sparse gradients of
-    the optimizer, and sums duplicates in order of occurrence. For optimizers of `islices.backends.torch.optim`,
-    ``unscale_`` also accepts float16 gradients. These gradients stay float16, so unscaled values below 3e-8 become 0.
-    If you do not call ``unscale_``, the step of such an optimizer unscales float16 gradients in float32. SPEC clauses
-    3, 4 and 16.
+    the optimizer's parameters, and sums duplicates in order of occurrence. For optimizers of
+    `islices.backends.torch.optim`, ``unscale_`` also accepts float16 gradients. These gradients stay float16, so
+    unscaled values of magnitude below 3e-8 become 0. If you do not call ``unscale_``, the step of these optimizers
+    unscales float16 gradients in float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------

@@ -16,8 +16,8 @@ from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
 
-#: The range of inputs that need no scaling, and the scale for other inputs. Without scaling, the difference between
-#: such an input and the square of its root would be subnormal or would overflow.
+#: Inputs from SMALL to LARGE need no scaling, and other inputs are scaled by the square of RESCALE. Without scaling,
+#: the difference between an input outside of this range and the square of its root could be subnormal or overflow.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
 #: The constant that splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
 SPLITTER = 2.0**27 + 1.0
@@ -26,7 +26,7 @@ SPLITTER = 2.0**27 + 1.0
 def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Wrap a function of two tensors, so that one of the arguments may also be a Python number.
 
-    The wrapper converts the number to a tensor, because torch may replace a division by a number by a product with the
+    The wrapper converts the number to a tensor, because torch may compute a division by a number as a product with the
     reciprocal.
     """
 
@@ -72,8 +72,8 @@ def in_bags(values: Tensor) -> bool:
     """Return True if the caller should use `sum_bags` to sum these rows. On the CPU, `sum_bags` is fast only for
     float32.
 
-    Return False in forward mode, or if `values` requires a gradient. `sum_bags` calls embedding_bag, for which torch
-    has no forward-mode rule and no second derivative.
+    Return False in forward mode, if `values` is empty, or if `values` requires a gradient. `sum_bags` calls
+    embedding_bag, for which torch has no forward-mode rule and no second derivative.
     """
     if in_forward_mode():
         return False

@@ -1,9 +1,10 @@
-"""Use torch's autograd to differentiate with respect to the results of lookups, and to define functions with custom
-gradients.
+"""Use torch's autograd to differentiate with respect to dense tensors and the results of lookups, and to define
+functions with custom gradients.
 
 A lookup reads rows outside of the graph, and its result becomes a leaf of the graph. So the table is not part of the
 graph, and autograd computes no gradient of the table's size. In a nested differentiation, the result is a view of the
-rows that the outer differentiation recorded. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+tensor that the outer differentiation recorded. May import: `torch`, `islices.backend`,
+`islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
 
 
 def _check_unchanged(noted: Sequence[Noted]) -> None:
-    """Raise TypeError if `fn` has changed one of the noted tensors in place, because the gradients would be wrong."""
+    """Raise TypeError if `fn` has changed a tensor in `noted` in place, because the gradients would be wrong."""
     for x, version, subject in noted:
         if x._version != version:
             raise TypeError(
@@ -129,10 +130,11 @@ def differentiate(
 
 
 def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
-    """Return the gradients of rows. Copy each gradient that shares CPU memory with the gradient of a variable.
+    """Return the gradients of lookup results. Copy each gradient that shares CPU memory with the gradient of a
+    variable.
 
-    If a loss uses the sum of rows and a variable, autograd returns the same tensor as the gradient of both. The caller
-    may change the variable's gradient in place before the gradient of the rows is read.
+    If a loss adds a lookup result and a variable, autograd may return the same tensor as the gradient of both. The
+    caller may change the variable's gradient in place before the gradient of the lookup result is read.
     """
     if not upstreams:
         return []
@@ -169,13 +171,13 @@ def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
 def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
     """Return the tensors that `fn` gets in place of the variables, so that each variable gets a separate gradient.
 
-    A leaf that requires a gradient and is passed only once stays the same object, except in a nested call. In place of
-    any other variable, `fn` gets a detached tensor with the same memory, or a detached copy of an inference tensor.
-    Without this tensor, a variable that is passed twice, or from which another variable is computed, would get a sum of
-    gradients.
-
     In a nested call (`inner`), `fn` gets views of the variables that require a gradient. Without the views, the
-    gradient would include uses of the variable outside of `fn`.
+    gradient would include uses of the variable outside of `fn`. In any other call, a leaf that requires a gradient and
+    is passed only once stays the same object.
+
+    In place of all other variables, `fn` gets detached tensors with the same memory, or detached copies of inference
+    tensors. Without the detached tensors, a variable that is passed twice, or from which another variable is computed,
+    would get a sum of gradients.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -209,7 +211,7 @@ def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
 
 def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
-    if not len(data[0]):  # several operations raise under vmap over an empty batch
+    if not len(data[0]):  # several operations raise errors under vmap over an empty batch
         return [x.new_zeros((0, *x.shape)) for x in variables]
     if nested.get():
         raise NotImplementedError(

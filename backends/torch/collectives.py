@@ -2,12 +2,12 @@
 
 Each pair of ranks exchanges messages with isend and irecv, all pairs at the same time, and messages are not padded.
 gloo's collectives have disadvantages. all_gather raises an error if the lengths are unequal. If messages are padded to
-one length, all_gather may send up to R times as many bytes as the messages contain, where R is the number of ranks.
+one length, all_gather on R ranks may send up to R times as many bytes as the messages contain.
 broadcast and all_to_all_single send as many bytes as isend between pairs, but their errors do not show which rank is
 missing.
 
 Four ranks on two cores, connected by loopback, needed the following times in ms. The columns are 256 B from each rank,
-8 MB from each rank, and 8 MB from one rank with 1 kB from each other rank:
+8 MB from each rank, and 8 MB from one rank with 1 kB from the others:
 
 - padded all_gather: 4.0 | 85 | 85
 - broadcasts: 4.0 | 28 | 11
@@ -30,10 +30,11 @@ import torch.distributed as dist
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-#: The tag of these messages. Messages of the user have the tag 0 by default. nccl ignores tags.
+#: The tag of all messages that this module sends. Messages of the user have the tag 0 by default. nccl ignores tags.
 TAG = 0x15C5
 
-#: process group -> its TorchGroup. All callers share this object, so they share its errors and its traffic.
+#: process group -> its TorchGroup. All callers with the same process group share one TorchGroup, so they share its
+#: errors and its traffic.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -98,8 +99,8 @@ class TorchGroup(Group):
 
     The default timeout is the timeout of the process group (``init_process_group(timeout=)``). If nccl is the only
     backend, the bytes are copied to the current CUDA device and back. If a rank is late, nccl's watchdog ends the
-    process, or nccl raises an error if ``TORCH_NCCL_BLOCKING_WAIT=1`` is set. So a process group with the backends
-    "cpu:gloo,cuda:nccl" is better. The code for nccl was written from torch's documentation, and has not been run.
+    process, or nccl raises an error if ``TORCH_NCCL_BLOCKING_WAIT=1`` is set. So prefer a process group with the
+    backends "cpu:gloo,cuda:nccl". The code for nccl was written from torch's documentation, and has not been run.
     """
 
     def __init__(self, process_group: Any) -> None:
@@ -108,8 +109,9 @@ class TorchGroup(Group):
         device = "cpu" if "cpu" in engines else next(iter(engines))
         self.engine = f"torch.distributed ({engines[device]})"
         self.timeout: float | None = None
-        #: The sends and receives that have been started, each with the other rank. After a failure, all others
-        #: continue, so that healthy ranks get their data and do not report this rank as missing.
+        #: The sends and receives that have been started, each with the other rank (with no rank for nccl). After one
+        #: of them fails, the others continue, so that healthy ranks get their data and do not report this rank as
+        #: missing.
         self._pending: list[tuple[Any, tuple[int, ...]]] = []
         self._device = torch.device(device)  # without a device number, the current device
         self._process_group = weakref.ref(process_group)  # a weak reference, so that the process group can end first

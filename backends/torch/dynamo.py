@@ -1,8 +1,8 @@
 """Make torch.compile convert calls of islices to nodes of the compiled graph, or run them eagerly.
 
 Without this module, Dynamo would trace all Python code of islices, such as the registry, and make very many guards. But
-Dynamo has a list of folders whose code it skips. This module adds the folders of islices to this list, except the
-modules in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too.
+Dynamo has a list of paths whose code it skips. This module adds the paths of islices's modules to this list, except
+those in `TRACED`. The packages numba and llvmlite, which compile the kernels, are added too if they are installed.
 `islices.backends.torch.in_graphs` defines which calls become nodes of a graph. If Dynamo has not been imported yet, the
 list is extended as soon as Dynamo is imported. This module does not import Dynamo, because the import takes a second.
 """
@@ -47,10 +47,9 @@ def forget() -> None:
 
 def shield() -> None:
     """Make Dynamo skip the code of islices, except the modules in `TRACED`. If torch has the required hooks, also make
-    Dynamo convert calls of islices to nodes of graphs.
+    Dynamo convert some calls of islices to nodes of graphs.
 
-    If Dynamo has not been imported yet, both changes are made as soon as Dynamo is imported. Further calls have no
-    effect.
+    If Dynamo has not been imported yet, both changes are made as soon as Dynamo is imported.
     """
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # else Dynamo has not been imported, or is still being imported
         _teach()

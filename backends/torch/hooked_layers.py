@@ -69,7 +69,7 @@ INSIDE = (
 
 
 def is_compiled() -> bool:
-    """Return True if the caller runs in a function that torch.compile has compiled, or between two graphs of such a
+    """Return True if the caller runs in a function that torch.compile has compiled, or between two graphs of that
     function."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
@@ -80,8 +80,8 @@ class _Eager:
     """A context in which compiled functions run as ordinary Python code, because compiled code would not run the hooks.
     The effect ends when the last open capture ends.
 
-    The context raises RuntimeError if compiled code enters it. The context has no effect before torch 2.6, or if Dynamo
-    has not been imported yet.
+    The context raises RuntimeError if compiled code enters it. With torch before 2.6, or if Dynamo has not
+    been imported when the first open capture begins, the context has no other effect.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,8 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer.
+    """The two forward hooks of one layer. Between these hooks, `Watch` sees the functional calls of the layer, unless
+    gradients are disabled.
 
     If the model is copied or saved during a capture, the hooks of the copy or of the saved model do nothing.
     """

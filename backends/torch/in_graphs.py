@@ -2,7 +2,8 @@
 
 Calls of some functions become nodes of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because
 Dynamo must trace the user's function. Reads of attributes of `IndexedSlices` are traced too. All other calls of islices
-are graph breaks and run eagerly, and so are calls whose result a graph cannot represent. SPEC clause 17. May import:
+are graph breaks and run eagerly. Calls whose result a graph cannot represent are graph breaks too. So is a call through
+which a gradient passes, except a lookup in a `Table` that value_and_grad differentiates. SPEC clause 17. May import:
 `torch`, the core, `islices.backends.torch`.
 """
 
@@ -76,8 +77,8 @@ def substitute() -> None:
 
 
 def _slots_in(s: IndexedSlices) -> Any:
-    """Return the slots if the values of the slices are computed only on first use, else None.
-    `islices.core.slots.slots_in` does the same, but Dynamo does not trace it."""
+    """Return the slots from which the values of the slices are computed, or None if the slices store the values.
+    `islices.core.slots.slots_in` does the same, but Dynamo does not trace that function."""
     values: Any = s._values
     return values.slots if isinstance(values, SlotValues) else None
 
@@ -291,9 +292,10 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     """Return the object that the differentiated function gets in place of `x`, a leaf of its arguments.
 
     For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a tensor that
-    requires a gradient, which is appended to `variables`. The tensor is `x` itself if `x` is a leaf that requires a
-    gradient and is not in `variables` yet, else a detached tensor. Any other tensor, None, a bool, an int, a float and
-    a string stay the same. An object of another type breaks the graph.
+    requires a gradient, which is appended to `variables`. The tensor is `x` itself if autograd treats `x` as a leaf,
+    `x` requires a gradient, and `variables` does not contain `x`. Else the tensor is detached from `x`. Any other
+    tensor, None, a bool, an int, a float and a string stay the same. An object of another type breaks the graph, and so
+    does a table or tensor that an outer differentiation records.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")

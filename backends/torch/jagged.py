@@ -1,5 +1,4 @@
-"""Split nested tensors in torch's jagged layout. Such a tensor may contain the ids of bags, or one weight or mask value
-per id.
+"""Split nested tensors in torch's jagged layout, which contain the ids of bags, or one weight or mask value per id.
 
 May import: `torch`, `islices.backend`.
 """
@@ -28,7 +27,7 @@ def take_apart(x: Any, argument: str) -> RaggedParts | None:
             f"{argument}: got a nested tensor whose dimension {nested._ragged_idx} is ragged; accepted is the second, "
             "as in (B, j)"
         )
-    if nested.lengths() is not None:  # the rows have gaps between them
+    if nested.lengths() is not None:  # the rows may have gaps between them
         nested = nested.contiguous()
     offsets = nested.offsets()
     rows = torch.arange(offsets.shape[0] - 1, device=offsets.device)

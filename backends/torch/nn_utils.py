@@ -49,7 +49,7 @@ def clip_grad_norm_(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Tensor:
-    """Scale the gradients of all parameters in place, so that the norm of all together is at most `max_norm`.
+    """Scale the gradients of all parameters in place, so that their total norm is at most `max_norm`.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ def clip_grad_norm_(
         If True, raise RuntimeError if the norm is NaN or infinite. If False, a norm that is NaN or infinite is used
         like any other norm.
     foreach : bool, optional
-        Accepted for compatibility, without effect.
+        This argument is accepted for compatibility, and has no effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
         The library whose formula computes the factor. The default "torch" uses min(1, max_norm / (norm + 1e-6)), so
         that the results of existing trainings do not change. "islices" uses max_norm / norm if the norm exceeds
         max_norm. "tensorflow" and "keras" do not sum duplicates before they compute the norm. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
-        The ranks over which one gradient is distributed, for example the gradient of sharded tables. See
+        The ranks over which the gradients are distributed, for example those of sharded tables. See
         `islices.distributed.get_group`. Each rank passes its parameters, and scales their gradients. Every rank must
         call the function, even if it has no gradients.
     replicated : bool, or list of bools, one per parameter
@@ -80,7 +80,8 @@ def clip_grad_norm_(
     -------
     0-d Tensor
         The norm before clipping, on the device of the first gradient. The norm is float64 if any gradient is float64,
-        else float32. If there are no gradients, the norm is 0 on the CPU.
+        else float32. If no parameter of this rank has a gradient, the norm is on the CPU. If no rank has gradients, the
+        norm is 0.
 
     Raises
     ------
@@ -93,9 +94,9 @@ def clip_grad_norm_(
 
     Notes
     -----
-    With a group, the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with this
-    group and these semantics computes the same bits, and so does a single process that has all parameters. SPEC clause
-    25.
+    With a group, the norm and the factor have the same bits on every rank, and in a single process that has all
+    parameters. For norm_type=2, `islices.clip_by_global_norm` with this group and these semantics computes the same
+    bits. SPEC clause 25.
 
     A sparse gradient stays the same object, and if it is uncoalesced, it stays uncoalesced. If the factor is not 1, the
     gradient gets a new tensor of values, because the old tensor may share memory with other tensors. Rows that the
@@ -150,9 +151,9 @@ def get_total_norm(
     error_if_nonfinite : bool
         If True, raise RuntimeError if the norm is NaN or infinite.
     foreach : bool, optional
-        Accepted for compatibility, without effect.
+        This argument is accepted for compatibility, and has no effect.
     group : str, Group or an engine's group object, optional
-        The ranks over which one gradient is distributed, for example the gradient of sharded tables. See
+        The ranks over which the gradients are distributed, for example those of sharded tables. See
         `islices.distributed.get_group`. Every rank must call the function, even if it has no tensors.
     replicated : bool, or list of bools, one per tensor
         True for tensors that are the same on every rank, such as dense gradients after an all-reduce. These tensors
@@ -162,7 +163,7 @@ def get_total_norm(
     -------
     0-d Tensor
         The norm, on the device of the first tensor. The norm is float64 if any tensor is float64, else float32. If
-        there are no tensors, the norm is 0 on the CPU.
+        this rank has no tensors, the norm is on the CPU. If no rank has tensors, the norm is 0.
 
     Raises
     ------
@@ -175,8 +176,8 @@ def get_total_norm(
 
     Notes
     -----
-    Norms of order 1, 2 and inf are computed exactly and rounded once, so the order of the elements does not matter.
-    SPEC clauses 7 and 8.
+    For the orders 1 and 2, the sum over all elements is exact before it is rounded, so the order of the tensors does
+    not matter. SPEC clauses 7 and 8.
 
     Examples
     --------
@@ -220,11 +221,11 @@ def clip_grads_with_norm_(
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float, or any object that float() accepts
         A number that is not negative.
-    total_norm : Tensor of one, or float
+    total_norm : one-element Tensor, or float
         The result of `get_total_norm`. You may first combine the norms of several processes or pipeline stages. If the
         norm is NaN, the gradients become NaN.
     foreach : bool, optional
-        Accepted for compatibility, without effect.
+        This argument is accepted for compatibility, and has no effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
         The library whose formula computes the factor, as for `clip_grad_norm_`.
 
@@ -238,8 +239,8 @@ def clip_grads_with_norm_(
     With the result of `get_total_norm` and the semantics "torch", "mxnet" or "optax", the gradients get the same bits
     as with `clip_grad_norm_`. This function needs no group, because every rank already knows the norm. With "islices"
     the bits may differ, because `clip_grad_norm_` uses the norm before it is rounded to float32. With "tensorflow" and
-    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm. SPEC
-    clauses 10 and 11.
+    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm.
+    SPEC clauses 10 and 11.
 
     Examples
     --------
@@ -267,7 +268,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     clip_value : float, or any object that float() accepts
         A number that is not negative.
     foreach : bool, optional
-        Accepted for compatibility, without effect.
+        This argument is accepted for compatibility, and has no effect.
 
     Raises
     ------
@@ -377,7 +378,7 @@ def _leaf(grad: Tensor, subject: str, position: int) -> Any:
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
     """Return the norm twice, in float64 and in the dtype of the user's result, as arrays of shape (1,). If `over` is
-    True, compute the norm over the gradients of all ranks.
+    True, compute the norm over the ranks of `group`; None stands for this rank.
 
     The function `request` checks all arguments. If `request` raises an error and `group` is not None, the other ranks
     get a report of the error.
@@ -467,7 +468,7 @@ def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
 def _with_separate_elements(grad: Tensor) -> Tensor:
     """Return the gradient. If elements of the gradient share memory, as after expand, first replace its data by a copy.
 
-    Without the copy, torch would raise an error for writes to such elements, or change an element repeatedly.
+    Without the copy, torch would raise an error for writes to shared memory, or change an element repeatedly.
     """
     if shares_elements(grad):
         grad.data = grad.clone(memory_format=torch.contiguous_format)

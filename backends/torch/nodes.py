@@ -71,7 +71,7 @@ class New:
 
 
 class NodeCall(NamedTuple):
-    """A call in a graph. The tensors among its arguments are left out."""
+    """A call in a graph. The object does not contain the tensors among the call's arguments."""
 
     name: str
     spec: Any  # structure of (args, kwargs)
@@ -98,10 +98,10 @@ class Node:
     Parameters
     ----------
     function : callable
-        The function that computes the result.
+        The function that the node calls when the graph runs.
     form : callable
         A function with the same arguments, which returns the form of the result: a `New` replaces each tensor that is
-        not an argument. If `form` raises an error, the call runs in eager code.
+        not an argument.
     writes : sequence of int
         The positions of the arguments whose tensors the function changes in place. A node that writes has no result.
     """
@@ -345,7 +345,7 @@ def _by_norm(tree: Any, max_norm: Any, *, semantics: str = "islices", nonfinite:
     return _each(_scaled if known else _alike, tree)
 
 
-#: The nodes of public functions.
+#: The nodes of public functions, without the nodes of `lookup` and `Optimizer.step`.
 PUBLIC = (
     Node(rows.coalesce, lambda x: _each(_coalesced, x)),
     Node(rows.to_dense, lambda x: _each(_dense, x)),

@@ -2,11 +2,11 @@
 
 After an operation, OpenMP's threads spin for some milliseconds while they wait for the next operation, unless
 OMP_WAIT_POLICY is PASSIVE. If kernels used separate threads, the spinning threads would occupy cores that the kernels
-need. So if the main thread calls a kernel, the kernel runs in the main thread's team, the OpenMP threads that run
-torch's operations for this thread. All other Python threads have separate teams, which may not exist yet. If such a
-thread calls a kernel, or if `serves` returns False for another reason, the kernel runs in the pool of
-`islices.kernels.threads`. This pool also runs the kernels in a forked child process, and if torch's OpenMP has no
-GOMP_parallel. May import: `torch`, `islices.kernels.threads`.
+need. So if the main thread calls a kernel, the kernel runs in the main thread's team. The team consists of the OpenMP
+threads that run torch's operations for the main thread. All other Python threads have separate teams, which may not
+exist yet. If another thread calls a kernel, or if `serves` returns False for another reason, the kernel runs in the
+pool of `islices.kernels.threads`. This pool also runs the kernels in a forked child process, and if torch's OpenMP has
+no GOMP_parallel. May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
         return False
     team = torch.get_num_threads()  # with a different number, OpenMP would end or start threads
     tickets = itertools.count()
-    # the list has an element from the start, because an append or the call from C may fail if memory is short
+    # the lists have an element from the start, because an append or the call from C may fail if memory is short
     result: list[BaseException | None] = [MemoryError("no thread could begin its part of a kernel's work")]
     failed: list[BaseException | None] = [None]
 

@@ -18,8 +18,8 @@ from islices.porting.trajectory import Recorder
 
 
 class TorchRecorder(Recorder):
-    """A recorder for a training loop that stays unchanged. The recorder stores the batch, outputs, gradients before and
-    after clipping, tables, state and hyperparameters of each recorded step.
+    """A recorder that needs no changes to the code of the training loop. The recorder stores the batch, outputs,
+    gradients before and after clipping, tables, state and hyperparameters of each recorded step.
 
     Parameters
     ----------
@@ -34,17 +34,17 @@ class TorchRecorder(Recorder):
     Raises
     ------
     TypeError, ValueError, OSError
-        `model`, `optimizer` or an option is invalid, a parameter of the optimizer is not in the model, or the folder
-        already contains steps or is not writable.
+        `model`, `optimizer` or an option is invalid, or a parameter of the optimizer is not in the model. Or the folder
+        already contains steps, or is not writable.
 
     Notes
     -----
     Each `optimizer.step()` ends a step. The batch and the outputs are the tensors in the arguments and results of all
     calls of the model in the step. Calls under torch.no_grad or torch.inference_mode are left out. The recorder reads
     each gradient after the backward pass, and again when the optimizer begins its step. If the two values of any
-    gradient differ, the later values are recorded as the clipped gradients. Hooks do not see the loss, so call
-    ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded gradients before clipping are gradients
-    of the scaled loss. SPEC clause 23.
+    gradient differ, the later values of all gradients are recorded as the clipped gradients. Hooks do not see the loss,
+    so call ``recorder.add(loss=loss)`` to record it. With a `GradScaler`, the recorded gradients before clipping are
+    gradients of the scaled loss. SPEC clause 23.
 
     Examples
     --------

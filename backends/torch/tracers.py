@@ -1,8 +1,8 @@
 """Detect whether a transform, mode or tracer of torch is active, such as torch.func, fake tensors, torch.jit.trace or
 make_fx.
 
-NumPy must not compute with the memory of tensors that a transform, mode or tracer sees. A transform wraps such tensors,
-and a tracer treats values that are read from its inputs as constants. May import: `torch`.
+NumPy must not compute with the memory of tensors that a transform wraps, or whose operations a tracer records. A tracer
+would treat values that NumPy reads from this memory as constants. May import: `torch`.
 """
 
 from __future__ import annotations

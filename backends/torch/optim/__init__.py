@@ -1,10 +1,10 @@
 """Replace classes of torch.optim with optimizers that by default update only the rows of a sparse gradient.
 
 Change the import to ``from islices.backends.torch import optim``. Then ``optim.Adam(model.parameters(), lr=1e-3)``
-replaces torch.optim.Adam and torch.optim.SparseAdam. The classes use the formulas of `islices.optim`, whose results
-have the same bits in every framework on CPUs. semantics="torch" selects the formulas of torch.optim. If a
-hyperparameter is None, it gets the default of the semantics. There is one class per record in `islices.optim.records`,
-and also `SparseAdam`. If torch has a class of the same name, the arguments have its names and order. SPEC clause 16.
+replaces torch.optim.Adam and torch.optim.SparseAdam. The classes use the formulas of `islices.optim`.
+semantics="torch" selects the formulas of torch.optim. If a hyperparameter is None, it gets the default of the
+semantics. There is one class per record in `islices.optim.records`, and also `SparseAdam`. If torch has a class of the
+same name, the hyperparameters have its names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Adagrad(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.01
-    lr_decay : float or Tensor of one, default 0.0
+    lr : float or one-element Tensor, default 0.01
+    lr_decay : float or one-element Tensor, default 0.0
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     initial_accumulator_value : float, default 0.0
         The initial value of the sums of squares.
-    eps : float or Tensor of one, default 1e-10
+    eps : float or one-element Tensor, default 1e-10
         A small number that is added to the root in the denominator.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
@@ -99,12 +99,12 @@ class RowwiseAdagrad(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one
-    weight_decay : float or Tensor of one, default 0.0
+    lr : float or one-element Tensor
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     initial_accumulator_value : float, default 0.0
         The initial value of the sums of squares.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root in the denominator.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
@@ -144,23 +144,23 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 class Adam(RowOptimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1). With ``rows="touched"`` it is lazy Adam.
+    """Adam (Kingma and Ba 2015, algorithm 1). With ``rows="touched"``, the steps are those of lazy Adam.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.001
-    betas : two floats or Tensors of one, default (0.9, 0.999)
+    lr : float or one-element Tensor, default 0.001
+    betas : two floats or one-element Tensors, default (0.9, 0.999)
         The decay rates of the running means of the gradients and of their squares. The bias correction of step t is
         1 - beta^t, where beta is the value at step t.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates. Use `AdamW` for decoupled decay.
     amsgrad : bool, default False
         If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag that torch's class has. Only False is accepted.
+        A flag that torch's class has. If you pass this flag, it must be False.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
@@ -209,18 +209,18 @@ class AdamW(Adam):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.001
-    betas : two floats or Tensors of one, default (0.9, 0.999)
+    lr : float or one-element Tensor, default 0.001
+    betas : two floats or one-element Tensors, default (0.9, 0.999)
         The decay rates of the running means of the gradients and of their squares. The bias correction of step t is
         1 - beta^t, where beta is the value at step t.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float or Tensor of one, default 0.01
+    weight_decay : float or one-element Tensor, default 0.01
         The step first multiplies the rows that it updates by ``1 - lr * weight_decay``.
     amsgrad : bool, default False
         If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional
-        A flag that torch's class has. Only True is accepted.
+        A flag that torch's class has. If you pass this flag, it must be True.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
 
@@ -249,18 +249,18 @@ class AdamW(Adam):
 
 
 class Adamax(RowOptimizer):
-    """Adamax, which is Adam with the largest absolute gradient instead of the mean square (Kingma and Ba 2015,
-    algorithm 2).
+    """Adamax, which divides by the decayed maximum of absolute gradients where Adam divides by a root mean square
+    (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.002
-    betas : two floats or Tensors of one, default (0.9, 0.999)
+    lr : float or one-element Tensor, default 0.002
+    betas : two floats or one-element Tensors, default (0.9, 0.999)
         The decay rates of the running mean of the gradients, and of the largest absolute gradient so far.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the largest absolute gradient.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
@@ -305,18 +305,18 @@ class Ftrl(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one
-    l1 : float or Tensor of one, default 0.0
+    lr : float or one-element Tensor
+    l1 : float or one-element Tensor, default 0.0
         The strength of the l1 penalty.
-    l2 : float or Tensor of one, default 0.0
+    l2 : float or one-element Tensor, default 0.0
         The strength of the l2 penalty.
-    beta : float or Tensor of one, default 0.0
+    beta : float or one-element Tensor, default 0.0
         A number that is added to the root in the denominator.
     lr_power : float, default -0.5
         The learning rate is multiplied by this power of the sum of squares.
     initial_accumulator_value : float, default 0.1
         The initial value of the sums of squares.
-    l2_shrinkage : float or Tensor of one, default 0.0
+    l2_shrinkage : float or one-element Tensor, default 0.0
         The step adds ``l2_shrinkage * w`` to the gradient in z, but not to the gradient whose square is summed.
         TensorFlow calls this number l2_shrinkage_regularization_strength. The formulas of TensorFlow and Keras double
         both l2_shrinkage and l2.
@@ -367,10 +367,10 @@ class Lion(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one
-    betas : two floats or Tensors of one, default (0.9, 0.99)
+    lr : float or one-element Tensor
+    betas : two floats or one-element Tensors, default (0.9, 0.99)
         The decay rates of the mean whose sign gives the direction of the step, and of the running mean in the state.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step first multiplies the rows that it updates by ``1 - lr * weight_decay``.
     **options
         The options rows, semantics, maximize, frozen, master and others, which `RowOptimizer` describes.
@@ -414,13 +414,13 @@ class NAdam(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.002
-    betas : two floats or Tensors of one, default (0.9, 0.999)
+    lr : float or one-element Tensor, default 0.002
+    betas : two floats or one-element Tensors, default (0.9, 0.999)
         The decay rates of the running means of the gradients and of their squares. The corrections of step t use the
         betas of step t.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     momentum_decay : float, default 0.004
         Defines how fast the momentum grows: at step t it is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras's formula
@@ -474,14 +474,14 @@ class RMSprop(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.01
-    alpha : float or Tensor of one, default 0.99
+    lr : float or one-element Tensor, default 0.01
+    alpha : float or one-element Tensor, default 0.99
         The decay rate of the running means.
-    eps : float or Tensor of one, default 1e-08
+    eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root in the denominator.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
-    momentum : float or Tensor of one, default 0.0
+    momentum : float or one-element Tensor, default 0.0
         The decay rate of a buffer that sums steps. 0 means no momentum.
     centered : bool, default False
         If True, the variance replaces the mean square (Graves 2013).
@@ -531,13 +531,13 @@ class SGD(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.001
-    momentum : float or Tensor of one, default 0.0
+    lr : float or one-element Tensor, default 0.001
+    momentum : float or one-element Tensor, default 0.0
         The momentum coefficient. 0 disables momentum.
-    dampening : float or Tensor of one, default 0.0
+    dampening : float or one-element Tensor, default 0.0
         The step multiplies the gradient by 1 - dampening before it adds the gradient to the buffer. With
         semantics="torch", the first step does not multiply.
-    weight_decay : float or Tensor of one, default 0.0
+    weight_decay : float or one-element Tensor, default 0.0
         The step adds ``weight_decay * w`` to the gradient of the rows that it updates.
     nesterov : bool, default False
         If True, the direction of the step is ``gradient + momentum * buffer`` instead of ``buffer`` (Sutskever et al.
@@ -584,15 +584,15 @@ class SGD(RowOptimizer):
 class SparseAdam(RowOptimizer):
     """Lazy Adam with the arithmetic of torch.optim.SparseAdam. By default, dense gradients raise an error.
 
-    For sparse gradients, ``Adam(params, semantics="torch")`` computes the same steps. For dense gradients, Adam
-    computes the steps of torch.optim.Adam.
+    For sparse gradients, ``Adam(params, semantics="torch")`` computes the same steps; for dense gradients, it computes
+    the steps of torch.optim.Adam.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one, default 0.001
-    betas : two floats or Tensors of one, default (0.9, 0.999)
-    eps : float or Tensor of one, default 1e-08
+    lr : float or one-element Tensor, default 0.001
+    betas : two floats or one-element Tensors, default (0.9, 0.999)
+    eps : float or one-element Tensor, default 1e-08
     maximize : bool
         If True, the optimizer maximizes the objective: it uses the negative of each gradient.
     **options

@@ -66,8 +66,8 @@ class Made(NamedTuple):
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """The base class of the optimizers. By default, a sparse gradient updates only the rows that it contains, and a
-    dense gradient updates all rows.
+    """The base class of the optimizers. By default, a dense gradient updates all rows, and a sparse gradient updates
+    only the rows that it contains. `rows` and `frozen` describe the exceptions.
 
     Use the subclasses in `islices.backends.torch.optim`. Each accepts its hyperparameters and these options. A group of
     parameters accepts the same options, except max_norm.
@@ -79,8 +79,9 @@ class RowOptimizer(torch.optim.Optimizer):
     rows : {"touched", "all"}, optional
         The rows that a sparse gradient updates. With "touched", these are the rows that the gradient contains. With
         "all", the formula for dense gradients updates all rows. The default is "touched". If the semantics has no
-        formula for "touched", the default is "all", and the first step with a sparse gradient warns. If you pass
-        "touched", a step raises an error for a dense gradient that would change rows whose gradient is zero.
+        formula for "touched" with these hyperparameters, the default is "all", and the first step with a sparse
+        gradient warns. If you pass "touched", and the formula may change rows whose gradient is zero, a step raises an
+        error for a dense gradient.
     semantics : {"islices", "torch", ...}
         The library whose arithmetic is used; see docs/optimizers.md. The semantics also defines the defaults of
         hyperparameters that are None. "islices" uses torch's defaults if torch has the optimizer. For a dense gradient,
@@ -88,7 +89,7 @@ class RowOptimizer(torch.optim.Optimizer):
     maximize : bool
         If True, the optimizer maximizes the objective: it uses the negative of each gradient.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
-        Rows that no step changes, in any parameter of the group. Weight decay does not change them either.
+        Rows that no step changes in any parameter of the group, not even by weight decay.
     master : bool
         If True, the optimizer keeps a float32 copy of each 16-bit parameter from the first step on, and computes steps
         on this copy.
@@ -96,12 +97,14 @@ class RowOptimizer(torch.optim.Optimizer):
         With "sum", duplicate rows are summed before the step. With "raw", the step uses unsummed duplicates, as Keras
         on TensorFlow does. "raw" requires semantics="keras".
     max_norm : float, optional
-        If not None, each step clips by the norm of all gradients together. The steps have the same bits as after
-        `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for semantics="torch".
-        max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is an attribute of the
-        optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain max_norm.
+        If max_norm is not None, each step clips by the norm of all gradients together. The steps have the same bits as
+        after `islices.clip_by_global_norm` with the optimizer's semantics, or after `clip_grad_norm_` for
+        semantics="torch". max_norm is faster than these functions, because it does not change ``p.grad``. max_norm is
+        an attribute of the optimizer, which you may set between steps. Neither groups nor ``state_dict`` contain
+        max_norm.
     foreach, fused : bool, optional
-        Accepted for compatibility, without effect. In torch, these flags only select an implementation.
+        These arguments are accepted for compatibility, and have no effect. In torch, these flags only select an
+        implementation.
     capturable, differentiable : bool
         Only False is accepted, because the host counts steps, and autograd does not record a step.
 
@@ -109,7 +112,7 @@ class RowOptimizer(torch.optim.Optimizer):
     ------
     TypeError, ValueError, IndexError
         A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step also
-        raises if a gradient, a group or a state is invalid, and then changes no parameter and no state of any group.
+        raises an error if a gradient, a group or a state is invalid. The step then changes no parameter and no state.
 
     Attributes
     ----------
@@ -201,7 +204,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Return True if `step` must unscale gradients in place of the GradScaler. The result is True if any gradient
         is float16, because torch's GradScaler rejects float16 gradients.
 
-        During such a step, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
+        During a step that must unscale, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
@@ -337,10 +340,10 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters
         ----------
         state_dict : dict
-            The optimizer copies the arrays to the devices of the parameters. The copies are float64 for float64
-            parameters, and float32 for all others. (torch's class would round the arrays to the parameters' dtypes.)
-            All hyperparameters of the groups are loaded, even semantics and rows. If the state comes from torch's class
-            and does not contain an option, the optimizer keeps its value of this option.
+            The optimizer copies the arrays to the devices of the parameters. Except for the int32 "step", the copies
+            are float64 for float64 parameters, and float32 for all others. (torch's class would round the arrays to the
+            parameters' dtypes.) All hyperparameters of the groups are loaded, even semantics and rows. If the state
+            comes from torch's class and does not contain an option, the optimizer keeps its value of this option.
 
         Raises
         ------

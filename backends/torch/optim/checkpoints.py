@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
 
-#: The options in torch's groups that groups of this package do not have, except decoupled_weight_decay of NAdam.
+#: The options in torch's groups that groups of this package do not have. But groups of NAdam have
+#: decoupled_weight_decay.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
@@ -74,7 +75,7 @@ def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Te
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a state_dict that torch's classes can load. The state_dict also contains arrays that islices does not
+    """Return a state_dict in the form of torch's classes. The state_dict also contains arrays that islices does not
     store but can compute.
 
     Step counts become floats, because torch's classes do not accept integers with foreach=True.
@@ -218,8 +219,8 @@ def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
     """Copy an array of a state to the form in which islices stores it: dense, on the parameter's device, and in float32
     or float64.
 
-    Raise TypeError or ValueError if the array is not a float tensor of the right shape, or is a master copy of a
-    parameter that does not have 16 bits.
+    Raise TypeError or ValueError if the array is not a float tensor of the right shape. Also raise ValueError for a
+    master copy of a parameter that does not have 16 bits.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")

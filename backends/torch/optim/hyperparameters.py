@@ -95,9 +95,9 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """Return a copy of the group in which no option and no hyperparameter is missing.
 
-    If a hyperparameter is missing or None, it gets the value in `defaults`, provided that this value is not None and
-    the group's semantics has the hyperparameter. Otherwise, the hyperparameter gets the default of the semantics, or
-    None.
+    A hyperparameter that is missing or None gets its value in `defaults`, if the group's semantics has the
+    hyperparameter and this value is not None. If one of these conditions fails, the hyperparameter gets the default of
+    the semantics, or None.
     """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
@@ -125,8 +125,8 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
-    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class. If there is such a class,
-    the message contains its name and then `hint`."""
+    """Raise ValueError if the class has one fixed kind of weight decay, and decoupled_weight_decay requests the other
+    kind. If a related class has the other kind, the message contains the name of that class and then `hint`."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:

@@ -33,8 +33,8 @@ ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """Return the record of an optimizer whose class, or a base class of it, is in this package or is a class of
-    torch.optim in `CLASSES`. Return None for any other optimizer."""
+    """Return the record of an optimizer. The optimizer's class, or a base class, must be in this package, or be a class
+    of torch.optim in `CLASSES`. Return None for any other optimizer."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -66,9 +66,10 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict of str to Tensor
-        For each parameter, its arrays under the names of `islices.optim`, such as "m", "v", "accumulator", and "step"
-        of shape (1,). Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
-        copies, except for torch.optim's "step" and sparse arrays.
+        For each parameter, its arrays under the names of `islices.optim`, such as "m" and "v", and the step count
+        "step" of shape (1,). torch.optim.SGD counts no steps, so its state lacks "step", which `start_from` requires.
+        Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
+        copies, but "step" may be a copy, and sparse arrays become dense copies.
 
     Raises
     ------
