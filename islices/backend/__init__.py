@@ -2,8 +2,8 @@
 
 The core is written once, with these primitives, and imports no framework but NumPy. An adapter implements the methods
 of `Backend` for a framework's arrays. `Backend` consists of parts for arrays, memory, rows and gradients, and of a part
-for the conformance suite and the command line. Each part is a class in a separate module. To understand an adapter, you
-need to know only this folder. May import: `islices.backend`.
+for the conformance suite and the command line. Each part is a class in a separate module. May import:
+`islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core applies only Python's operators ``+ - *`` and
@@ -120,16 +120,17 @@ PROTOCOL = 3
 
 
 class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
-    """The adapter of one framework. Subclass this class, implement the primitives, and register the module.
+    """The adapter of one framework. Subclass this class, implement the primitives, and register an instance as an
+    entry point of the group ``islices.backends``.
 
     Attributes
     ----------
     name : str
-        The framework's name, as given to ``get_backend``.
+        The framework's name, which messages show. For built-in backends, `get_backend` accepts this name.
     module : str
-        The module whose import means that the framework is in use.
+        The name of the framework's module, which is also the name of a plug-in's entry point.
     pip : str
-        The command that installs the framework, for error messages.
+        The command that installs the framework.
     protocol : int
         The version of this protocol for which the adapter was written.
 

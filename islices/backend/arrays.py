@@ -232,9 +232,9 @@ class Arrays(Part):
 
     @optional("NumPy does it, on the host")
     def largest(self, x: Array, k: int) -> Array:
-        """Return the positions of the min(k, n) largest numbers of x, in ascending order, as an array of integers.
+        """Return the positions of the min(k, n) largest numbers of x, as an array of integers that ascend.
 
-        x is a float64 array of shape (n,) without NaN. Among equal numbers, the first numbers count as larger.
+        x is a float64 array of shape (n,) without NaN. Of two equal numbers, the first counts as larger.
         """
         order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
         return self.asarray(np.sort(order), x)

@@ -153,7 +153,7 @@ class Gradients(Arrays):
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         """Return a function that computes ``forward(*arrays)`` and has `backward` as its gradient.
 
-        ``backward(arrays, upstream)`` returns one gradient per array, None for an array that has no gradient
+        ``backward(arrays, upstream)`` returns one gradient per array, or None for an array that has no gradient
         (integers). Operations of both functions are not recorded, unless the framework computes a second derivative.
         """
         return forward
@@ -162,9 +162,9 @@ class Gradients(Arrays):
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
         """Return `value` as a function of the arrays that has `backward` as its gradient.
 
-        The value was computed from the arrays as constants. ``backward(value, arrays, upstream)`` consists of
-        differentiable operations and is linear in upstream. Override this method if the framework has forward-mode
-        derivatives.
+        The value was computed from the arrays without a recorded gradient. ``backward(value, arrays, upstream)``
+        consists of differentiable operations and is linear in upstream. Override this method if the framework has
+        forward-mode derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -183,7 +183,7 @@ class Gradients(Arrays):
         a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
         allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
         already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. The method raises NotImplementedError if the framework has no correct second derivatives. If a recorder
+        correct. For such a source, a framework without second derivatives raises NotImplementedError. If a recorder
         is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately), the
         recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
         numbers. For a vector the sum is differentiated, and the vector is returned.
@@ -206,8 +206,8 @@ class Gradients(Arrays):
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
         leaves, or the string "auto" or "always". A string marks only leaves that `fn` reads only by rows; see
-        `islices.embedding.marking.pays`. If `sparse` is no string and `fn` reads a marked leaf other than by rows, the
-        method raises TypeError. `fn` checks the loss before it returns.
+        `islices.embedding.marking.pays`. If `sparse` is not a string and `fn` reads a marked leaf other than by rows,
+        the method raises TypeError. `fn` checks the loss before it returns.
 
         With `data`, the method calls ``fn(tree, [x[b:b+1] for x in data])`` for each sample b. The loss and dense
         gradients then contain one entry per sample, the slices of all samples are concatenated, and aux is None.

@@ -110,9 +110,9 @@ class Memory(Arrays):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two addresses are equal if x is empty. The core compares the addresses of arrays that change in place or may
-        be donated. Numbers that are not addresses are allowed too, if two references to the same array have the same
-        numbers. Return None if nothing is known; the core then compares object identities.
+        The two addresses are equal if x is empty. The core compares the addresses to find arrays that share memory with
+        an array that it writes. Numbers that are not addresses are allowed too, if two references to the same array
+        have the same numbers. Return None if nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)

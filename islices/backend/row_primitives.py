@@ -113,7 +113,7 @@ class RowPrimitives(Arrays):
     # ------------------------------------------------------------------ the framework's sparse form
     @optional("there is no row-sparse type")
     def is_native(self, x: object) -> bool:
-        """Return True if x is a row-sparse object of this framework."""
+        """Return True if x is a sparse object of this framework, even one that `from_native` does not accept."""
         return False
 
     @optional("there is no row-sparse type")
@@ -179,8 +179,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        """Return the position of each 1-D query in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
-        does.
+        """Return the positions of 1-D `queries` in the ascending 1-D integers `ordered`, as `numpy.searchsorted` does.
 
         If `right` is True the side is "right", else "left". The result is int32 or int64, with the shape of `queries`.
         Both arrays may be empty.

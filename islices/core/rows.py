@@ -1,4 +1,4 @@
-"""Operations on the rows of gradients, which sum duplicates, make dense arrays, and select rows.
+"""Sum duplicate rows of gradients, make dense arrays of gradients, and select rows.
 
 Each operation is written once, with the primitives of `Backend`. `_filter_slices`, `_filter_dense` and the `_among`
 functions that they call are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
@@ -68,8 +68,6 @@ def coalesce(x: T) -> T:
 
 def to_dense(x: Any) -> Any:
     """Return the dense arrays that sparse gradients stand for.
-
-    Other operations on gradients allocate arrays of the table's size only if an argument is such an array.
 
     Parameters
     ----------

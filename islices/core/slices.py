@@ -57,7 +57,7 @@ class IndexedSlices:
         values or indices are not arrays, indices belong neither to the framework of values nor to NumPy, or a dtype is
         not supported. Or dense_shape does not consist of ints, or a flag is not a bool.
     ValueError
-        Shapes do not fit, or indices do not ascend although coalesced is True.
+        Shapes are not valid or do not fit, or indices do not ascend although coalesced is True.
     IndexError
         An index lies outside [0, rows); the message names the first one.
 
@@ -257,12 +257,12 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            New values, perhaps of another dtype. If no other part is replaced, the framework and the length n must stay
-            the same.
+            New values, perhaps of another dtype. Without new indices, the framework and the length n must stay the
+            same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows, which must be greater than every index. Without new indices, padded
+            A new shape. The number of rows, if known, must be greater than every index. Without new indices, padded
             slices must keep their number of rows, because this number is the index of their padding.
 
         Returns
