@@ -4,8 +4,8 @@ The dicts `OWN` and `SUITE` contain the built-in subcommands. Other packages add
 group ``islices.commands``. Each subcommand is a `Command`. Another module's `Command` is loaded when the command is
 called or when the parser needs its help text.
 
-The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error
-(including a backend that fails to load), 130 after an interrupt, and 143 after SIGTERM.
+The exit code is 0 for success, 1 for failures or differences, and 2 for a wrong command line. Exit code 3 stands for an
+internal error or a backend that fails to load, 130 for an interrupt, and 143 for SIGTERM.
 """
 
 from __future__ import annotations
@@ -166,8 +166,9 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilog to the width of the terminal.
 
     In an indented line, text after two or more spaces forms a second column. If this column begins in the left half of
-    the width, the continuation lines begin there, else four spaces to the right of the line's start. An indented line
-    is joined to the line above if it begins where the continuation lines of the line above begin.
+    the width, the continuation lines begin there. In any other indented line, the continuation lines begin four spaces
+    to the right of the line's start. An indented line is joined to the line above if it begins where the continuation
+    lines of the line above begin.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

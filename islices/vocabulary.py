@@ -236,8 +236,8 @@ def renumber(
     ------
     TypeError, ValueError, IndexError
         The mapping drops the padding row, has an old row out of range, or was made for a different number of rows. Or
-        leaves differ in their number of rows, fill or state_fill is not valid, state_fill is missing for added rows, or
-        no leaf matches a pattern.
+        leaves differ in their number of rows, or no leaf matches a pattern. Or fill or state_fill is not valid, or
+        state_fill is missing for added rows.
 
     Notes
     -----

@@ -43,7 +43,7 @@ class Source(NamedTuple):
 class LookedUp(NamedTuple):
     """One lookup in a table, and the gradient of the rows or bags that it returned."""
 
-    upstream: Array  # (*ids.shape, *row_shape), or the shape of the bags; zeros if the loss does not depend on them
+    upstream: Array  # (*ids.shape, *row_shape), or the shape of the bags; zeros if the loss ignores the rows
     ids: Array
     extras: tuple[Array, ...]
     static: Any
@@ -73,9 +73,12 @@ class LayerUse:
 
 @dataclass
 class ProductUse:
-    """One use of a captured weight as an output layer, x @ weights.T; ``upstream`` is set by the backward pass."""
+    """One use of a captured weight, or of a differentiated table, as an output layer, x @ weights.T.
 
-    layer: str  # the name of the embedding layer that has the weights
+    In a capture, the backward pass sets ``upstream``.
+    """
+
+    layer: str  # the name of the embedding layer that has the weights; "" for a differentiated table
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
     axes: tuple[str, ...] = ()  # see `LookedUp`; with axes, the first axis of inputs is not always that of the samples
@@ -183,17 +186,17 @@ class Gradients(Arrays):
         a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
         allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
         already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. For such a source, a framework without second derivatives raises NotImplementedError. If a recorder
-        is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately), the
-        recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
-        numbers. For a vector the sum is differentiated, and the vector is returned.
+        correct. If the framework has no second derivatives, such a source raises NotImplementedError. A recorder raises
+        TypeError where its gradient would be wrong, as in a loop body or in a graph that is traced separately. `fn` has
+        checked that the loss is one floating-point number or a vector of such numbers. For a vector the sum is
+        differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows or bags that the recorder returns, and
         computes their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
         gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
         and of one array of zeros for each lookup. The differentiated function is the traced one, with the zeros added
         to the rows or bags. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are
-        auxiliary results of that function: no other value that `fn` makes may leave the trace.
+        auxiliary results of that function. No other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 

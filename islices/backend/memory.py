@@ -43,8 +43,8 @@ def view_span(view: Host) -> tuple[int, int]:
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
     """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. No
-    array has such strides in practice.
+    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. Such
+    strides are rare.
     """
     if 0 in shape:
         return False
@@ -146,10 +146,10 @@ class Memory(Arrays):
 
         The views have the values and the strides of the arrays; uint16 stands for bfloat16. The core writes through the
         views and drops them before anyone reads the results. The results contain the written values. For an array that
-        changes in place, the result is the array itself, as after an update by the framework: values read earlier stay,
-        and autograd notices the change. Any other result is a new array over copied memory, or over the memory of a
-        donated array, which can no longer be used. The core has called `in_place` for each array, and no two arrays
-        share memory. If the result is None, no array has changed.
+        changes in place, the result is the array itself. As after an update by the framework, values that were read
+        earlier stay, and autograd notices the change. Any other result is a new array over copied memory, or over the
+        memory of a donated array, which can no longer be used. The core has called `in_place` for each array, and no
+        two arrays share memory. If the result is None, no array has changed.
         """
         views: list[Any] = [self.writable_view(x) for x in arrays]
         if any(view is None for view in views):

@@ -274,8 +274,8 @@ class RowPrimitives(Arrays):
         """Return the table with the rows at `ids` set to values. `ids` are unique, in any order.
 
         An id out of range, which only traced code may have, sets no row. If the framework's arrays can change, the
-        table changes in place and is the result. Otherwise the result is a new array, which may reuse the memory of a
-        donated table. Gradients are not recorded.
+        table changes in place and is the result. If arrays cannot change, the result is a new array, which may reuse
+        the memory of a donated table. Gradients are not recorded.
         """
         return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 

@@ -312,8 +312,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
         x is 0-d, or indices contains a row twice. Or x is traced and indices is None, so that the nonzero rows are
         unknown. SPEC clause 1.
     TypeError, IndexError
-        x is not a dense array of a supported dtype, indices are not a 1-D array of int32 or int64, or an index is out
-        of range.
+        x is not a dense array of a supported dtype, indices are not a 1-D integer array, or an index is out of range.
 
     Examples
     --------

@@ -6,8 +6,8 @@ child for ever. The guarded object, such as a half-imported backend, would stay 
 the child, new locks replace those that were still busy.
 
 Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for
-a pool of threads, as those of TensorFlow's iterators do, and one of these threads may wait for a lock of islices. So
-the collector is off while a lock is held. May import: the standard library.
+a pool of threads, as those of TensorFlow's iterators do. One of these threads may wait for a lock of islices. So the
+collector is off while a lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
