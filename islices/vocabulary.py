@@ -92,8 +92,7 @@ class RowMap:
         self.old_rows = old_rows
 
     def _check(self, old_rows: int) -> None:
-        """Raise ValueError if the mapping is for a different number of old rows, and IndexError for an old row out of
-        range."""
+        """Raise ValueError if the mapping is not for `old_rows` rows, and IndexError for an old row out of range."""
         if self.old_rows not in (None, old_rows):
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))
@@ -151,7 +150,7 @@ class RowMap:
         Raises
         ------
         IndexError
-            An id, or the row missing, is out of range. Or an id's row is dropped and missing is not given.
+            An id or the number `missing` is out of range. Or an id's row is dropped and `missing` is not given.
         TypeError
             ids are not integers, missing is not an int, or ids are traced. In traced code, read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.

@@ -157,7 +157,8 @@ class Gradients(Arrays):
         """Return a function that computes ``forward(*arrays)`` and has `backward` as its gradient.
 
         ``backward(arrays, upstream)`` returns one gradient per array, or None for an array that has no gradient
-        (integers). Operations of both functions are not recorded, unless the framework computes a second derivative.
+        (integers). The framework does not record the operations of the two functions, unless it computes a second
+        derivative.
         """
         return forward
 
@@ -249,7 +250,7 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ models
     @optional("there are no models")
     def is_model(self, x: object) -> bool:
-        """Return True if x is a model of this framework whose embedding layers `capture` can hook."""
+        """Return True if x is a model for this adapter's `capture`, which may still raise an error for x."""
         return False
 
     @optional("no `capture`")

@@ -43,8 +43,7 @@ def view_span(view: Host) -> tuple[int, int]:
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
     """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. Such
-    strides are rare.
+    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension.
     """
     if 0 in shape:
         return False
@@ -129,7 +128,7 @@ class Memory(Arrays):
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Tell autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
+        """Notify autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:

@@ -109,8 +109,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        For TensorFlow, the result has a dense_shape only if like has one. The two dense_shapes have the same dtype if
-        the numbers fit. Other frameworks do not use like.
+        If like is given, the result for TensorFlow has a dense_shape only if like has one. The two dense_shapes have
+        the same dtype if the numbers fit. Other frameworks do not use like.
 
     Returns
     -------

@@ -326,7 +326,7 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while active[k] > min(HEAVY_ROWS, len(active) - k):  # until few rows remain, and no more rows than layers
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # until few rows remain, at most as many as layers
         positions = order[begin[: active[k]] + k]
         for i in range(0, len(positions), len(buffer)):
             part = positions[i : i + len(buffer)]

@@ -36,9 +36,9 @@ def execution(mode: str) -> Iterator[None]:
     mode : {"host", "framework"}
         In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
-        compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and while a gradient is recorded.
-        This rule has two exceptions. Compiled kernels may run within traced code on the CPU. Norms, clipping and bags
-        have custom gradients, so the host computes them even while a gradient is recorded.
+        compute on arrays outside CPU memory, on arrays with a recorded gradient, and in traced code (jax.jit,
+        tf.function). This rule has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
+        clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
 
     Raises
     ------

@@ -106,8 +106,8 @@ def _beside(B: Backend, weights: Array, values: Array, indices: Array) -> tuple[
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
     """Change rows of the table with a compiled kernel, and return the changed table.
 
-    The result is the table itself if its framework's arrays change in place, else a new array. If no kernel supports
-    the arguments, return None and change nothing.
+    The result is the table itself if the table changes in place, else a new array. If no kernel supports the arguments,
+    return None and change nothing.
     """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
