@@ -23,7 +23,7 @@ class Source(NamedTuple):
     arrays) and static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
     ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates ``read(weights,
     ids)``. An optional method ``operand(weights)`` returns the weights as an array that is differentiated. A product
-    with that array becomes a `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect
+    ``x @ weights.T`` becomes a `ProductUse`, and any other use of that array a `WholeUse`. If a recorder has no effect
     outside of a differentiation, as in JAX, the adapter may give one to every traced table. The recorder's attribute
     ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
     """
@@ -86,14 +86,14 @@ class ProductUse:
 
 
 class WholeUse(NamedTuple):
-    """A use of a differentiated table's weights as an array, other than in a product."""
+    """A use of a differentiated table's weights as an array, other than as an output layer (see `ProductUse`)."""
 
     gradient: Array  # (rows, *row_shape)
 
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight through which the gradient cannot be split by sample."""
+    """A use of a captured weight that is not captured, so that a part of the weight's gradient would be missing."""
 
     layer: str
     subject: str
@@ -259,9 +259,10 @@ class Gradients(Arrays):
 
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
-        appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, even after an exception; weights and results do not change. If a
-        layer cannot be hooked, the method raises TypeError, whose message names the layer and the reason.
+        appends a `ProductUse`, except in MXNet. Any other operation through which a gradient reaches the weights
+        appends an `OtherUse` or raises TypeError. The model is restored when the context ends, even after an exception;
+        weights and results do not change. If a layer cannot be hooked, the method raises TypeError, whose message names
+        the layer and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")
 

@@ -185,7 +185,7 @@ class IndexedSlices:
 
     @property
     def num_slices(self) -> int | None:
-        """Return the number of stored slices, with duplicates and padding slots, or None if a trace lacks it."""
+        """Return the number of stored slices, duplicates and padding included, or None if it is unknown in a trace."""
         return self.backend.shape(self._held(1))[0]
 
     @property
