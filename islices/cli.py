@@ -54,9 +54,9 @@ class Command(NamedTuple):
     help : str
         A one-line description, which `islices --help` shows next to the name.
     arguments : callable of argparse.ArgumentParser
-        Adds the subcommand's arguments to the parser, and may set the parser's epilog.
+        A function that adds the subcommand's arguments to the parser. The function may also set the parser's epilog.
     run : callable of argparse.Namespace -> int
-        Runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
+        A function that runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
 
     Examples
     --------

@@ -67,8 +67,8 @@ class Arrays(Part):
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
         position of a value that does not fit. If the framework cannot store float64, TypeError names the setting that
-        allows it. For dtypes that a gradient cannot have (text, objects), the method may return an array or raise an
-        error. The core raises an error for a result with such a dtype.
+        allows it. For a dtype that a gradient cannot have (text, objects), the method may raise an error, or return an
+        array for which the core then raises an error.
         """
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
         copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")

@@ -93,7 +93,7 @@ class WholeUse(NamedTuple):
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight that is not captured, so that a part of the weight's gradient would be missing."""
+    """A use of a captured weight that is neither a `LayerUse` nor a `ProductUse`; the use adds an unknown gradient."""
 
     layer: str
     subject: str
@@ -187,10 +187,10 @@ class Gradients(Arrays):
         a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
         allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
         already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. If the framework has no second derivatives, such a source raises NotImplementedError. A recorder raises
-        TypeError where its gradient would be wrong, as in a loop body or in a graph that is traced separately. `fn` has
-        checked that the loss is one floating-point number or a vector of such numbers. For a vector the sum is
-        differentiated, and the vector is returned.
+        correct. If the framework has no second derivatives, the method raises NotImplementedError for a source with a
+        recorder. A recorder raises TypeError where its gradient would be wrong, as in a loop body or in a graph that is
+        traced separately. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For
+        a vector the sum is differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows or bags that the recorder returns, and
         computes their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a

@@ -275,8 +275,8 @@ def coalesce_slices(s: Any) -> Any:
 def coalesce_few(B: Backend, x: Any) -> Any:
     """Coalesce a framework's sparse object with one kernel call, which also checks the indices.
 
-    Return None if the object is coalesced or padded, or if no kernel can do this. The caller then calls `accept`, which
-    raises the errors, and `coalesce_slices`.
+    Return None if the object is coalesced or padded, if an index is not valid, or if no kernel supports the object. The
+    caller then calls `accept`, which raises the errors, and `coalesce_slices`.
     """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:

@@ -290,7 +290,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """Raise IndexError for the first int that does not fit int64. NumPy would convert such an int to another type."""
+    """Raise IndexError for the first int that does not fit int64, because NumPy would convert it to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:

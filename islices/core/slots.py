@@ -1,5 +1,5 @@
-"""Gradients whose values are not computed yet. Instead, such a gradient stores an array of rows and, where needed, the
-positions of the slots' rows in this array, and a factor.
+"""Gradients that store an array of rows in place of their values. Where needed, a gradient also stores the positions of
+the slots' rows in the array, and a factor.
 
 The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
 a norm or a step, compiled kernels read the stored arrays and the factor. Reading ``.values`` computes the values. May
