@@ -93,7 +93,7 @@ class WholeUse(NamedTuple):
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight that is neither a `LayerUse` nor a `ProductUse`; the use adds an unknown gradient."""
+    """A use of a captured weight that is neither a `LayerUse` nor a `ProductUse`; the capture lacks its gradient."""
 
     layer: str
     subject: str

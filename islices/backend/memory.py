@@ -67,11 +67,11 @@ class Memory(Arrays):
         raise self._missing("host_view")
 
     def from_host(self, array: Host, like: Array) -> Array:
-        """Return an array of the framework with the values of a NumPy array that islices made and no longer uses.
-        uint16 stands for bfloat16.
+        """Return an array of the framework with the values of a NumPy array that islices no longer uses. uint16 stands
+        for bfloat16.
 
-        The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
-        None only if the default `asarray` calls this method without a `like`: the result may then be on any device.
+        The result shares the memory if the framework allows this; otherwise, the result is a copy. `like` is None only
+        if the default `asarray` calls this method without a `like`: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -94,8 +94,8 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Divide x, of shape (1, m), along axis 1 into pieces that fit into the caches. Return [x] if pieces have no
-        advantage."""
+        """Divide x, of shape (k, m), along axis 1 into pieces whose rows fit into the caches. Return [x] if pieces have
+        no advantage."""
         return [x]
 
     # ------------------------------------------------------------------ tables
