@@ -9,11 +9,11 @@ How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core applies only Python's operators ``+ - *`` and
     unary minus to arrays. In differentiation, and in distributed programs, the core also slices arrays along the first
     axis. Division, square root and comparison are primitives, since their results differ between frameworks. A mask is
-    any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
-    compiler may narrow a Python number next to an array. A dtype is given by its NumPy name ("float32", "bfloat16",
-    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. Unless a method says otherwise,
-    ``like`` is an array that determines only the device of the result. An adapter may leave out a method under
-    ``@optional``; the mark describes the consequence.
+    any object that the adapter's `where`, `select`, `logical_not`, `astype`, `reshape` and `as_column` accept. If a
+    primitive gets a Python number with a float64 array, the primitive must not narrow the number. A dtype is given by
+    its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None.
+    Unless a method says otherwise, ``like`` is an array that determines only the device of the result. An adapter may
+    leave out a method under ``@optional``; the mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode

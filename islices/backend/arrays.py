@@ -154,13 +154,13 @@ class Arrays(Part):
     @primitive
     def minimum(self, a: Array, b: Array) -> Array:
         """Return the elementwise minimum, or NaN if either is NaN. Arguments broadcast; either may be a Python
-        float."""
+        number."""
         raise NotImplementedError
 
     @primitive
     def maximum(self, a: Array, b: Array) -> Array:
         """Return the elementwise maximum, or NaN if either is NaN. Arguments broadcast; either may be a Python
-        float."""
+        number."""
         raise NotImplementedError
 
     @primitive
