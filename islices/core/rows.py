@@ -82,6 +82,8 @@ def to_dense(x: Any) -> Any:
     ------
     ValueError
         The number of rows is unknown.
+    TypeError, IndexError
+        A leaf is not a gradient, or its indices are not valid (SPEC clause 2).
     MemoryError
         The array would exceed this machine's memory; nothing has been allocated.
 
