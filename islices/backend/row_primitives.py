@@ -136,7 +136,7 @@ class RowPrimitives(Arrays):
         padded: bool,
         like: Any = None,
     ) -> Any:
-        """Build a native sparse object. ``like``, if given, is a native object with the type details of the result.
+        """Build a native sparse object, with the type details of ``like`` if this other native object is given.
 
         Empty slots of padded slices have been dropped already, unless the backend sets `sentinel_padding`.
         """
