@@ -1,4 +1,4 @@
-"""Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet, with one API and one meaning for all.
+"""Work with row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet through one API.
 
 `import islices` loads no other module of the package. When a program first uses a public name, the module that defines
 the name is loaded. A framework's backend is loaded when it is first needed, for example when islices receives an array

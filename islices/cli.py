@@ -1,11 +1,11 @@
-"""Define the `islices` command: its parser and its subcommands.
+"""Define the `islices` command: its parser, its list of subcommands, and the subcommand `backends`.
 
-The tables `OWN` and `SUITE` list the subcommands of islices. Other packages add subcommands as entry points of the
+The dicts `OWN` and `SUITE` contain the built-in subcommands. Other packages add subcommands as entry points of the
 group ``islices.commands``. Each subcommand is a `Command`. Another module's `Command` is loaded when the command is
 called or when the parser needs its help text.
 
-The exit code is 0 for success, 1 for failures or differences, 2 for a wrong command line, 3 for an internal error, 130
-after an interrupt, and 143 after SIGTERM.
+The exit code is 0 for success, 1 for failures or differences, and 2 for a wrong command line. Exit code 3 stands for an
+internal error or a backend that fails to load, 130 for an interrupt, and 143 for SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from islices.core.registry import BUILTIN, get_backend, list_backends
 __all__ = ["Command", "UsageError", "command_names", "load_command", "main", "stderr_aside"]
 
 GROUP = "islices.commands"
-#: The suite's commands: name -> the module in islices.conformance that has its `COMMAND`.
+#: The name of a command of the suite -> the module in islices.conformance that defines the `COMMAND`.
 SUITE = {
     "audit": "tools.audit.command",
     "bench": "tools.bench.command",
@@ -54,9 +54,9 @@ class Command(NamedTuple):
     help : str
         A one-line description, which `islices --help` shows next to the name.
     arguments : callable of argparse.ArgumentParser
-        Adds the subcommand's arguments, and the epilog of the help text, to the parser.
+        A function that adds the subcommand's arguments to the parser. The function may also set the parser's epilog.
     run : callable of argparse.Namespace -> int
-        Runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
+        A function that runs the subcommand and returns the exit code, or raises `UsageError` for wrong arguments.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     try:
         options = parser.parse_args(arguments)
-    except SystemExit as stop:  # argparse has printed the error, or the help
+    except SystemExit as stop:  # argparse has printed the error, the help or the version
         return int(stop.code or 0)
     if options.command is None:
         parser.print_help()
@@ -165,9 +165,10 @@ def _terminated(number: int, frame: object) -> NoReturn:
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps each line of a description or epilog to the width of the terminal.
 
-    The wrapped lines of an indented line begin in its second column, if the line has a second column in the left half.
-    If not, the wrapped lines begin four spaces to the right of the line's start. A second column is text after two or
-    more spaces. A line of the text that begins where wrapped lines would begin continues the line above.
+    In an indented line, text after two or more spaces forms a second column. If this column begins in the left half of
+    the width, the continuation lines begin there. In any other indented line, the continuation lines begin four spaces
+    to the right of the line's start. An indented line is joined to the line above if it begins where the continuation
+    lines of the line above begin.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -239,7 +240,7 @@ def load_command(name: str) -> Command:
 def _help(name: str) -> str:
     try:
         return load_command(name).help
-    except (ImportError, TypeError, ValueError) as error:  # the others are still listed
+    except (ImportError, TypeError, ValueError) as error:  # the help still lists the other subcommands
         return str(error)
 
 
@@ -281,7 +282,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
         return {
             "name": name, "version": backend.version(), "devices": list(backend.devices()), "modes": backend.modes(),
         }  # fmt: skip
-    except Exception as error:  # a framework's import may raise any error: the others are still listed
+    except Exception as error:  # a framework's import may raise any error; the other backends are still listed
         return {
             "name": name,
             "version": "broken",

@@ -1,4 +1,4 @@
-"""Assertions on gradients, for tests of programs and libraries that use islices. SPEC clause 22."""
+"""Check that gradients or tables are equal, in tests of programs and libraries that use islices. SPEC clause 22."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Parameters
     ----------
     a, b : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        a and b may belong to different frameworks. Sparse gradients are equal if their coalesced rows are equal: order
+        a and b may belong to different frameworks. Sparse gradients are coalesced before they are compared, so order
         and duplicates of slices do not matter. If only one of two sparse gradients stores a row of zeros, this counts
         as a difference.
     **context
@@ -25,8 +25,8 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Raises
     ------
     AssertionError
-        a and b differ. The message is the report of `islices.diff`, which says where, by how much and why a and b
-        differ.
+        a and b differ. The message is the report of `islices.diff`, which shows the differences, and their causes if
+        `islices.diff` finds any.
 
     Notes
     -----

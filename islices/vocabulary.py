@@ -1,4 +1,4 @@
-"""Change a vocabulary: renumber, drop and add rows of a table and of the state of its optimizer.
+"""Change a vocabulary: renumber, drop and add rows of tables, of their gradients, and of optimizer states.
 
 SPEC clause 27. May import: `numpy`, the core below `islices.vocabulary`.
 """
@@ -92,8 +92,7 @@ class RowMap:
         self.old_rows = old_rows
 
     def _check(self, old_rows: int) -> None:
-        """Raise ValueError if the mapping is for a different number of old rows, and IndexError for an old row out of
-        range."""
+        """Raise ValueError if the mapping is not for `old_rows` rows, and IndexError for an old row out of range."""
         if self.old_rows not in (None, old_rows):
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))
@@ -141,8 +140,8 @@ class RowMap:
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row for ids of dropped rows, such as the row of an unknown token. By default, such ids raise
-            IndexError.
+            The new row, such as that of the unknown token, for each id whose row is dropped. By default, an id of a
+            dropped row raises IndexError.
 
         Returns
         -------
@@ -151,7 +150,7 @@ class RowMap:
         Raises
         ------
         IndexError
-            An id or missing is out of range, or an id's row is dropped and missing is not given.
+            An id or the number `missing` is out of range. Or an id's row is dropped and `missing` is not given.
         TypeError
             ids are not integers, missing is not an int, or ids are traced. In traced code, read the new ids from the
             array ``new_ids(range(old_rows))``. SPEC clause 27.
@@ -223,7 +222,8 @@ def renumber(
         is required if an array of the state, other than a "master" copy, gets added rows.
     tables, states : str, or sequence of them, optional
         Patterns that select leaves of table and of state by their names, such as ``"*.embedding"``. A name consists of
-        keys and positions, joined by dots. Leaves that are not selected are unchanged. By default, all are selected.
+        keys and positions, joined by dots. Leaves that are not selected are unchanged. By default, all leaves are
+        selected.
 
     Returns
     -------
@@ -235,7 +235,8 @@ def renumber(
     ------
     TypeError, ValueError, IndexError
         The mapping drops the padding row, has an old row out of range, or was made for a different number of rows. Or
-        leaves differ in their number of rows, state_fill is missing for added rows, or no leaf matches a pattern.
+        leaves differ in their number of rows, or no leaf matches a pattern. Or fill or state_fill is not valid, or
+        state_fill is missing for added rows.
 
     Notes
     -----
@@ -335,7 +336,7 @@ class _Leaf(NamedTuple):
             )
 
     def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
-        """Return (the renumbered leaf, the leaf's new rows before rounding to 16 bits).
+        """Return (the renumbered leaf, the leaf's added rows). The added rows of a 16-bit leaf are float32.
 
         For sparse gradients, the second item is None.
         """

@@ -2,18 +2,18 @@
 
 The core is written once, with these primitives, and imports no framework but NumPy. An adapter implements the methods
 of `Backend` for a framework's arrays. `Backend` consists of parts for arrays, memory, rows and gradients, and of a part
-for the conformance suite and the command line. Each part is a class in a separate module. To understand an adapter, you
-need to know only this folder. May import: `islices.backend`.
+for the conformance suite and the command line. Each part is a class in a separate module. May import:
+`islices.backend`.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core applies only Python's operators ``+ - *`` and
     unary minus to arrays. In differentiation, and in distributed programs, the core also slices arrays along the first
     axis. Division, square root and comparison are primitives, since their results differ between frameworks. A mask is
-    any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses arrays only, since a
-    compiler may narrow a Python number next to an array. A dtype is given by its NumPy name ("float32", "bfloat16",
-    "int64"). Shapes are tuples of ints; in traced code a dimension may be None. Unless a method says otherwise,
-    ``like`` is an array that determines only the device of the result. An adapter may leave out a method under
-    ``@optional``; the mark describes the consequence.
+    any object that the adapter's `where`, `select`, `logical_not`, `astype`, `reshape` and `as_column` accept. If a
+    primitive gets a Python number with a float64 array, the primitive must not narrow the number. A dtype is given by
+    its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None.
+    Unless a method says otherwise, ``like`` is an array that determines only the device of the result. An adapter may
+    leave out a method under ``@optional``; the mark describes the consequence.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. These methods suffice for mode
@@ -120,16 +120,17 @@ PROTOCOL = 3
 
 
 class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
-    """The adapter of one framework. Subclass this class, implement the primitives, and register the module.
+    """The adapter of one framework. Subclass this class, implement the primitives, and register an instance as an
+    entry point of the group ``islices.backends``.
 
     Attributes
     ----------
     name : str
-        The framework's name, as given to ``get_backend``.
+        The framework's name, which messages show. For built-in backends, `get_backend` accepts this name.
     module : str
-        The module whose import means that the framework is in use.
+        The name of the framework's module, which is also the name of a plug-in's entry point.
     pip : str
-        The command that installs the framework, for error messages.
+        The command that installs the framework.
     protocol : int
         The version of this protocol for which the adapter was written.
 

@@ -67,8 +67,8 @@ class Arrays(Part):
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
         position of a value that does not fit. If the framework cannot store float64, TypeError names the setting that
-        allows it. For dtypes that a gradient cannot have (text, objects), the method may return an array or raise an
-        error. The core raises an error for a result with such a dtype.
+        allows it. For a dtype that a gradient cannot have (text, objects), the method may raise an error, or return an
+        array for which the core then raises an error.
         """
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
         copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")
@@ -154,13 +154,13 @@ class Arrays(Part):
     @primitive
     def minimum(self, a: Array, b: Array) -> Array:
         """Return the elementwise minimum, or NaN if either is NaN. Arguments broadcast; either may be a Python
-        float."""
+        number."""
         raise NotImplementedError
 
     @primitive
     def maximum(self, a: Array, b: Array) -> Array:
         """Return the elementwise maximum, or NaN if either is NaN. Arguments broadcast; either may be a Python
-        float."""
+        number."""
         raise NotImplementedError
 
     @primitive
@@ -232,9 +232,9 @@ class Arrays(Part):
 
     @optional("NumPy does it, on the host")
     def largest(self, x: Array, k: int) -> Array:
-        """Return the positions of the min(k, n) largest numbers of x, in ascending order, as an array of integers.
+        """Return the positions of the min(k, n) largest numbers of x, as an array of integers that ascend.
 
-        x is a float64 array of shape (n,) without NaN. Among equal numbers, the first numbers count as larger.
+        x is a float64 array of shape (n,) without NaN. Of two equal numbers, the first counts as larger.
         """
         order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
         return self.asarray(np.sort(order), x)

@@ -82,8 +82,7 @@ class Part:
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
-        """Return the error for a required method that an adapter lacks. The suite counts the error as a failure unless
-        the adapter declares the method as missing."""
+        """Return the error for a required method that an adapter lacks. The suite counts this error as a failure."""
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:

@@ -23,7 +23,7 @@ class Source(NamedTuple):
     arrays) and static (hashable) for the result's `LookedUp`. ids may have any shape, including (). An optional method
     ``bags(weights, ids, extras, static, read)`` does the same for bags: it returns and differentiates ``read(weights,
     ids)``. An optional method ``operand(weights)`` returns the weights as an array that is differentiated. A product
-    with that array becomes a `ProductUse`, and any other use of the array a `WholeUse`. If a recorder has no effect
+    ``x @ weights.T`` becomes a `ProductUse`, and any other use of that array a `WholeUse`. If a recorder has no effect
     outside of a differentiation, as in JAX, the adapter may give one to every traced table. The recorder's attribute
     ``everywhere`` is then True. `TapeRecorder` is a base class for frameworks with a tape.
     """
@@ -43,7 +43,7 @@ class Source(NamedTuple):
 class LookedUp(NamedTuple):
     """One lookup in a table, and the gradient of the rows or bags that it returned."""
 
-    upstream: Array  # (*ids.shape, *row_shape), or the shape of the bags; zeros if the loss does not depend on them
+    upstream: Array  # (*ids.shape, *row_shape), or the shape of the bags; zeros if the loss ignores the rows
     ids: Array
     extras: tuple[Array, ...]
     static: Any
@@ -73,9 +73,12 @@ class LayerUse:
 
 @dataclass
 class ProductUse:
-    """One use of a captured weight as an output layer, x @ weights.T; ``upstream`` is set by the backward pass."""
+    """One use of a captured weight, or of a differentiated table, as an output layer, x @ weights.T.
 
-    layer: str  # the name of the embedding layer that has the weights
+    In a capture, the backward pass sets ``upstream``.
+    """
+
+    layer: str  # the name of the embedding layer that has the weights; "" for a differentiated table
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
     axes: tuple[str, ...] = ()  # see `LookedUp`; with axes, the first axis of inputs is not always that of the samples
@@ -83,14 +86,14 @@ class ProductUse:
 
 
 class WholeUse(NamedTuple):
-    """A use of a differentiated table's weights as an array, other than in a product."""
+    """A use of a differentiated table's weights as an array, other than as an output layer (see `ProductUse`)."""
 
     gradient: Array  # (rows, *row_shape)
 
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight through which the gradient cannot be split by sample."""
+    """A use of a captured weight that is neither a `LayerUse` nor a `ProductUse`; the capture lacks its gradient."""
 
     layer: str
     subject: str
@@ -153,8 +156,9 @@ class Gradients(Arrays):
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         """Return a function that computes ``forward(*arrays)`` and has `backward` as its gradient.
 
-        ``backward(arrays, upstream)`` returns one gradient per array, None for an array that has no gradient
-        (integers). Operations of both functions are not recorded, unless the framework computes a second derivative.
+        ``backward(arrays, upstream)`` returns one gradient per array, or None for an array that has no gradient
+        (integers). The framework does not record the operations of the two functions, unless it computes a second
+        derivative.
         """
         return forward
 
@@ -162,9 +166,9 @@ class Gradients(Arrays):
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
         """Return `value` as a function of the arrays that has `backward` as its gradient.
 
-        The value was computed from the arrays as constants. ``backward(value, arrays, upstream)`` consists of
-        differentiable operations and is linear in upstream. Override this method if the framework has forward-mode
-        derivatives.
+        The value was computed from the arrays without a recorded gradient. ``backward(value, arrays, upstream)``
+        consists of differentiable operations and is linear in upstream. Override this method if the framework has
+        forward-mode derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -183,17 +187,17 @@ class Gradients(Arrays):
         a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
         allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
         already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. The method raises NotImplementedError if the framework has no correct second derivatives. If a recorder
-        is used where its gradient would be wrong (in a loop body, or in a graph that is traced separately), the
-        recorder raises TypeError. `fn` has checked that the loss is one floating-point number or a vector of such
-        numbers. For a vector the sum is differentiated, and the vector is returned.
+        correct. If the framework has no second derivatives, the method raises NotImplementedError for a source with a
+        recorder. A recorder raises TypeError where its gradient would be wrong, as in a loop body or in a graph that is
+        traced separately. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For
+        a vector the sum is differentiated, and the vector is returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows or bags that the recorder returns, and
         computes their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a
         gradient, so that each lookup's shape and dtype are known. Then JAX differentiates a function of the variables
         and of one array of zeros for each lookup. The differentiated function is the traced one, with the zeros added
         to the rows or bags. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are
-        auxiliary results of that function: no other value that `fn` makes may leave the trace.
+        auxiliary results of that function. No other value that `fn` makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
@@ -206,8 +210,8 @@ class Gradients(Arrays):
         `gradients` has the structure of `tree`: `IndexedSlices` for the leaves that `sparse` marks, arrays for other
         float leaves, None for the rest. `sparse` is a function of a leaf's path, a prefix of `tree` with bools as
         leaves, or the string "auto" or "always". A string marks only leaves that `fn` reads only by rows; see
-        `islices.embedding.marking.pays`. If `sparse` is no string and `fn` reads a marked leaf other than by rows, the
-        method raises TypeError. `fn` checks the loss before it returns.
+        `islices.embedding.marking.pays`. If `sparse` is not a string and `fn` reads a marked leaf other than by rows,
+        the method raises TypeError. `fn` checks the loss before it returns.
 
         With `data`, the method calls ``fn(tree, [x[b:b+1] for x in data])`` for each sample b. The loss and dense
         gradients then contain one entry per sample, the slices of all samples are concatenated, and aux is None.
@@ -246,7 +250,7 @@ class Gradients(Arrays):
     # ------------------------------------------------------------------ models
     @optional("there are no models")
     def is_model(self, x: object) -> bool:
-        """Return True if x is a model of this framework whose embedding layers `capture` can hook."""
+        """Return True if x is a model for this adapter's `capture`, which may still raise an error for x."""
         return False
 
     @optional("no `capture`")
@@ -255,9 +259,10 @@ class Gradients(Arrays):
 
         The backward pass sets ``upstream`` of the `LayerUse`. The context yields {layer's name: weights}, with shared
         weights under the name of the first layer. If a stock output layer shares the weights, a call of that layer
-        appends a `ProductUse`. Any other operation through which a gradient reaches the weights appends an `OtherUse`.
-        The model is restored when the context ends, even after an exception; weights and results do not change. If a
-        layer cannot be hooked, the method raises TypeError, whose message names the layer and the reason.
+        appends a `ProductUse`, except in MXNet. Any other operation through which a gradient reaches the weights
+        appends an `OtherUse` or raises TypeError. The model is restored when the context ends, even after an exception;
+        weights and results do not change. If a layer cannot be hooked, the method raises TypeError, whose message names
+        the layer and the reason.
         """
         raise self.lacks("capture", "the framework has no stock models")
 

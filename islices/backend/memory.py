@@ -43,8 +43,7 @@ def view_span(view: Host) -> tuple[int, int]:
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
     """Return True if elements of an array may share memory. `step` is an element's size in the unit of `strides`.
 
-    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension. No
-    array has such strides in practice.
+    The result is also True if the elements of one dimension lie in gaps between the elements of another dimension.
     """
     if 0 in shape:
         return False
@@ -68,11 +67,11 @@ class Memory(Arrays):
         raise self._missing("host_view")
 
     def from_host(self, array: Host, like: Array) -> Array:
-        """Return an array of the framework with the values of a NumPy array that islices made and no longer uses.
-        uint16 stands for bfloat16.
+        """Return an array of the framework with the values of a NumPy array that islices no longer uses. uint16 stands
+        for bfloat16.
 
-        The result shares the memory if the framework allows this. Read-only or unaligned input is copied. `like` is
-        None only if the default `asarray` calls this method without a `like`: the result may then be on any device.
+        The result shares the memory if the framework allows this; otherwise, the result is a copy. `like` is None only
+        if the default `asarray` calls this method without a `like`: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -95,8 +94,8 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Divide x, of shape (1, m), along axis 1 into pieces that fit into the caches. Return [x] if pieces have no
-        advantage."""
+        """Divide x, of shape (k, m), along axis 1 into pieces whose rows fit into the caches. Return [x] if pieces have
+        no advantage."""
         return [x]
 
     # ------------------------------------------------------------------ tables
@@ -110,9 +109,9 @@ class Memory(Arrays):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements, and of the byte after the last element.
 
-        The two addresses are equal if x is empty. The core compares the addresses of arrays that change in place or may
-        be donated. Numbers that are not addresses are allowed too, if two references to the same array have the same
-        numbers. Return None if nothing is known; the core then compares object identities.
+        The two addresses are equal if x is empty. The core compares the addresses to find arrays that share memory with
+        an array that it writes. Numbers that are not addresses are allowed too, if two references to the same array
+        have the same numbers. Return None if nothing is known; the core then compares object identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
@@ -129,7 +128,7 @@ class Memory(Arrays):
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Tell autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
+        """Notify autograd and similar observers that arrays from `plain_tables` or `writable` are being written."""
 
     @optional("what is written goes through `set_rows`")
     def writable_view(self, x: Array) -> Host | None:
@@ -146,10 +145,10 @@ class Memory(Arrays):
 
         The views have the values and the strides of the arrays; uint16 stands for bfloat16. The core writes through the
         views and drops them before anyone reads the results. The results contain the written values. For an array that
-        changes in place, the result is the array itself, as after an update by the framework: values read earlier stay,
-        and autograd notices the change. Any other result is a new array over copied memory, or over the memory of a
-        donated array, which can no longer be used. The core has called `in_place` for each array, and no two arrays
-        share memory. If the result is None, no array has changed.
+        changes in place, the result is the array itself. As after an update by the framework, values that were read
+        earlier stay, and autograd notices the change. Any other result is a new array over copied memory, or over the
+        memory of a donated array, which can no longer be used. The core has called `in_place` for each array, and no
+        two arrays share memory. If the result is None, no array has changed.
         """
         views: list[Any] = [self.writable_view(x) for x in arrays]
         if any(view is None for view in views):

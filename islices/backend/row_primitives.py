@@ -113,7 +113,7 @@ class RowPrimitives(Arrays):
     # ------------------------------------------------------------------ the framework's sparse form
     @optional("there is no row-sparse type")
     def is_native(self, x: object) -> bool:
-        """Return True if x is a row-sparse object of this framework."""
+        """Return True if x is a sparse object of this framework, even one that `from_native` does not accept."""
         return False
 
     @optional("there is no row-sparse type")
@@ -136,7 +136,7 @@ class RowPrimitives(Arrays):
         padded: bool,
         like: Any = None,
     ) -> Any:
-        """Build a native sparse object. ``like``, if given, is the native object from which the slices were computed.
+        """Build a native sparse object, with the type details of ``like`` if this other native object is given.
 
         Empty slots of padded slices have been dropped already, unless the backend sets `sentinel_padding`.
         """
@@ -187,8 +187,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        """Return the position of each 1-D query in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
-        does.
+        """Return the positions of 1-D `queries` in the ascending 1-D integers `ordered`, as `numpy.searchsorted` does.
 
         If `right` is True the side is "right", else "left". The result is int32 or int64, with the shape of `queries`.
         Both arrays may be empty.
@@ -199,8 +198,8 @@ class RowPrimitives(Arrays):
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         """Return the slots for which the mask `keep` is True, in order.
 
-        With `sentinel_padding` and traced arrays, slots cannot be dropped. All other slots then get the index ``rows``,
-        and zeros as values.
+        With `sentinel_padding` and traced arrays, slots cannot be dropped. The slots for which `keep` is False then get
+        the index ``rows``, and zeros as values.
         """
         raise NotImplementedError
 
@@ -282,9 +281,9 @@ class RowPrimitives(Arrays):
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         """Return the table with the rows at `ids` set to values. `ids` are unique, in any order.
 
-        An id out of range, which only traced code may have, sets no row. If the framework's arrays can change, the
-        table changes in place and is the result. Otherwise the result is a new array, which may reuse the memory of a
-        donated table. Gradients are not recorded.
+        An id out of range, which only traced code may have, sets no row. If the table is an array that can change, the
+        table changes in place and is the result. For any other table, the result is a new array, which may reuse the
+        memory of a donated table. Gradients are not recorded.
         """
         return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 
@@ -292,8 +291,8 @@ class RowPrimitives(Arrays):
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         """Return a concrete table of 32 or 64 bits with values added in order to the rows at `ids`.
 
-        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if separate
-        calls that read, sum and set the rows are as fast.
+        `ids` are in range and may have duplicates. The table changes as in `set_rows`. Return None if the framework
+        cannot add in order, or if separate calls that read, sum and set the rows are as fast.
         """
         return None
 

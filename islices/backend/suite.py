@@ -39,8 +39,8 @@ class ForTheSuite(Arrays):
 
     @optional("host and framework, and traced where there is a `trace`")
     def modes(self) -> list[str]:
-        """Return the execution modes: "host"; "framework", unless that is the same as "host"; and "traced", if there is
-        a compiler."""
+        """Return the execution modes: "host", then "framework" unless it is the same as "host", and then "traced" if
+        there is a compiler."""
         modes = ["host"] if self.host_only else ["host", "framework"]
         return modes if type(self).trace is ForTheSuite.trace else [*modes, "traced"]
 

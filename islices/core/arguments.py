@@ -2,8 +2,8 @@
 
 A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 
-An argument may be any object, even an object whose comparison or repr raises an error. So the functions check the
-argument's type first. May import: `numpy`.
+An argument may be any object, even an object whose comparison or repr raises an error. So the functions check an
+argument's type before they compare or print the argument. May import: `numpy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert gradients between frameworks, and between a framework's sparse objects, IndexedSlices and dense arrays.
+"""Convert gradients between frameworks, sparse objects to and from IndexedSlices, and dense arrays to IndexedSlices.
 
 `accept` converts a user's leaf to the object that the library computes on, and `restored` converts results back.
 `map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Many public functions use these three
@@ -57,8 +57,8 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     TypeError
         x is dense (use `from_dense`), the framework of x is not supported, or a dtype is not supported.
     ValueError, IndexError
-        x is not row-sparse, the indices of x do not fit the shape, or x claims to be coalesced but is not. SPEC
-        clauses 1 and 2.
+        x is not row-sparse, the values or indices of x do not fit the shape, or x claims to be coalesced but is not.
+        Or torch is recording the gradient of x. SPEC clauses 1 and 2.
 
     Examples
     --------
@@ -100,13 +100,14 @@ def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: b
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
-    """Convert slices to the framework's sparse type. The memory is shared if the framework's type allows this.
+    """Convert slices to the framework's sparse type. The result may share memory with the slices.
 
     Parameters
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        The result has the same type details as this object, such as the dtype of TensorFlow's dense_shape.
+        If like is given, the result for TensorFlow has a dense_shape only if like has one. The two dense_shapes have
+        the same dtype if the numbers fit. Other frameworks do not use like.
 
     Returns
     -------
@@ -118,8 +119,9 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     TypeError
         s is not an IndexedSlices, or like is not a sparse object of the framework of s.
     ValueError
-        The framework's type cannot represent s. The types of torch, JAX and MXNet need a known number of rows. MXNet's
-        type also needs fewer than 2^31 - 1 elements, and rows with at least one element; it does not support bfloat16.
+        The framework's type cannot represent s. The types of torch, JAX and MXNet need a known number of rows, and
+        torch's type fewer than 2^63 elements. MXNet's type also needs fewer than 2^31 - 1 elements, and rows with at
+        least one element; it does not support bfloat16.
 
     Notes
     -----
@@ -239,7 +241,7 @@ def map_accepted(fn: Callable[[Any], Any], tree: T, argument: str = "x", *, nati
 
 # ---------------------------------------------------------------------- duplicates
 def coalesce_slices(s: Any) -> Any:
-    """Return slices with duplicates summed and with strictly ascending indices. Only traced slices keep padding.
+    """Return slices with duplicates summed and with strictly ascending indices. Only traced results may be padded.
 
     If s is a dense array, return s itself. Return coalesced slices themselves if they are traced or have no padding.
     """
@@ -284,7 +286,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
         x is 0-d, or indices contains a row twice. Or x is traced and indices is None, so that the nonzero rows are
         unknown. SPEC clause 1.
     TypeError, IndexError
-        x is not a dense array, indices are not integers, or an index is out of range.
+        x is not a dense array of a supported dtype, indices are not a 1-D integer array, or an index is out of range.
 
     Examples
     --------
@@ -388,7 +390,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
 
 def is_sparse(x: object) -> bool:
-    """Return True if the type of x is IndexedSlices, tf.IndexedSlices, or a sparse type of torch, JAX or MXNet.
+    """Return True if x is an IndexedSlices, a tf.IndexedSlices, or a sparse array of torch, JAX or MXNet.
 
     Parameters
     ----------
@@ -397,8 +399,8 @@ def is_sparse(x: object) -> bool:
     Returns
     -------
     bool
-        The result is False for dense arrays, None, containers and everything else. The result is also True for sparse
-        objects that `from_native` does not accept, such as a torch CSR tensor.
+        The result is also True for some objects that `from_native` does not accept, such as CSR and nested tensors of
+        torch. For all other objects, such as dense arrays, None and containers, the result is False.
 
     Notes
     -----

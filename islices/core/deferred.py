@@ -21,7 +21,7 @@ class Deferred:
     __slots__ = ()
 
     def read(self, owner: Any, part: int) -> Array:
-        """Return the values (part 0) or the indices (part 1) of the owner."""
+        """Return the values (part 0) or the indices (part 1) of `owner`, an `IndexedSlices`."""
         raise NotImplementedError
 
     def held(self, owner: Any, part: int) -> Array:
@@ -35,7 +35,7 @@ class NativeIndices(Deferred):
     """The indices of a framework's sparse object, and the `Look` of the object's values and indices.
 
     Instances exist only during a call of the library. If the `Look` has views, `array` may be None; the first read then
-    makes the array from a view.
+    makes the array from the view of the indices.
     """
 
     __slots__ = ("array", "look")

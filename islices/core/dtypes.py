@@ -25,5 +25,5 @@ def as_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @cache
 def host_dtype(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype that stores the dtype with this name: uint16 for "bfloat16"."""
+    """Return the NumPy dtype of host arrays for the dtype with this name; uint16 stands for bfloat16."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)

@@ -1,6 +1,6 @@
 """The host's arithmetic, which implements the primitives of `Backend` on NumPy arrays.
 
-In mode "host", this code computes on NumPy views of every framework's arrays, so all frameworks get the same bits. For
+In mode "host", this code computes on NumPy views of the frameworks' arrays, so all frameworks get the same bits. For
 arrays without a view, see `islices.core.modes`. bfloat16, which NumPy lacks, is stored as uint16 bit patterns. Active
 compiled kernels replace some of this NumPy code and give the same bits. May import: `numpy`, `islices.backend`,
 `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
@@ -61,7 +61,7 @@ def _refuse_negative(ids: Host, rows: int) -> None:
 
 
 class HostBackend(Backend):
-    """The primitives on NumPy arrays. A uint16 array of values stands for bfloat16."""
+    """A backend whose primitives compute on NumPy arrays. A uint16 array of values stands for bfloat16."""
 
     name = "host"
     module = "numpy"
@@ -237,7 +237,7 @@ class HostBackend(Backend):
         return x
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return forward  # nothing is ever recorded
+        return forward  # NumPy records no gradients
 
 
 def native_order(x: Host) -> Host:
@@ -300,9 +300,9 @@ def _places(order: Host, starts: Host) -> Host:
 def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sum of each group's rows of values, added left to right (SPEC clause 3).
 
-    Without a kernel, many values are added in layers. Layer k is a vectorised addition of the k-th occurrence of every
-    row that occurs at least k times. The few rows with very many occurrences are finished one by one. The added values
-    are first copied, piece by piece, into a buffer that stays in the processor's caches.
+    Without a kernel, many values are added in layers. Layer k >= 2 is a vectorised addition of the k-th occurrence of
+    every row that occurs at least k times. The few rows with very many occurrences are finished one by one. The added
+    values are first copied, piece by piece, into a buffer that stays in the processor's caches.
     """
     compiled = kernels.active(values.size)
     if compiled:
@@ -326,7 +326,7 @@ def _fold(values: Host, order: Host, starts: Host) -> Host:
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while active[k] > min(HEAVY_ROWS, len(active) - k):  # until few rows remain, and no more rows than layers
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # until few rows remain, at most as many as layers
         positions = order[begin[: active[k]] + k]
         for i in range(0, len(positions), len(buffer)):
             part = positions[i : i + len(buffer)]

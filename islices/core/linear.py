@@ -157,7 +157,7 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
     """Multiply and divide values by scalars in several steps; a step is ("mul" or "div", scalar).
 
     Each step rounds. For 16-bit values the steps are computed in float32, and the result is rounded to 16 bits once. A
-    scalar is a Python number, a 0-d array, or an array with as many dimensions as `values`.
+    scalar is a Python number, an array of shape () or (1,), or an array with as many dimensions as `values`.
     """
     if all(isinstance(c, (int, float)) for _, c in steps):
         return modes.run("scaled", B, (values,), steps=steps)
@@ -167,7 +167,7 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
 
 # ---------------------------------------------------------------------- add, concat
 def concat(xs: Sequence[T]) -> T:
-    """Concatenate sparse gradients of one table. The result stands for their sum, but no rows are added yet.
+    """Concatenate the slices of sparse gradients of one table. The result stands for the sum of the gradients.
 
     Parameters
     ----------
@@ -177,13 +177,14 @@ def concat(xs: Sequence[T]) -> T:
     Returns
     -------
     same type as the first
-        If some gradients have int32 indices and others int64, the result has int64 indices. MXNet's sparse type cannot
-        have duplicates, so a result of that type is coalesced. SPEC clause 6.
+        If some gradients have int32 indices and others int64, the result has int64 indices. Duplicates are not summed,
+        except in MXNet's sparse type, which cannot have duplicates. SPEC clause 6.
 
     Raises
     ------
     TypeError, ValueError
-        xs is empty or contains a dense array, or frameworks, dtypes or shapes differ.
+        xs is not a list or tuple, is empty, or contains an object that is not a sparse gradient. Or frameworks, dtypes
+        or shapes differ.
     IndexError
         An index of a gradient with an unknown number of rows is out of the range of the other gradients' rows.
 
@@ -248,7 +249,7 @@ def _join_shapes(a: Shape, b: Shape, argument: str) -> Shape:
 
 
 def add(*xs: Any) -> Any:
-    """Add gradients. Sparse gradients are concatenated without sorting; a dense gradient makes the result dense.
+    """Add gradients. A sum of sparse gradients is their concatenation, as in `concat`; a sum with a dense one is dense.
 
     Parameters
     ----------
@@ -264,7 +265,7 @@ def add(*xs: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        Structures, frameworks, dtypes or shapes differ.
+        A leaf is not a gradient, or structures, frameworks, dtypes or shapes differ.
     IndexError
         An index of a gradient with an unknown number of rows is out of the range of the other gradients' rows.
 

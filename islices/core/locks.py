@@ -1,13 +1,13 @@
 """Locks that do not block a forked child, and that keep Python's garbage collector off while they are held.
 
-A forked child has only the thread that forked. A lock that another thread held would stay locked in the child for ever.
-The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits up to `PATIENCE` seconds for
-all these locks, and holds them while the process is copied; then both processes release them. In the child, new locks
-replace those that were still busy.
+A forked child has only the thread that forked. A lock that another thread holds at the fork would stay locked in the
+child for ever. The guarded object, such as a half-imported backend, would stay incomplete. So a fork waits up to
+`PATIENCE` seconds for all these locks, and holds them while the process is copied; then both processes release them. In
+the child, new locks replace those that were still busy.
 
 Python's garbage collector runs destructors of other packages in whichever thread allocates. A destructor may wait for
-a pool of threads, as those of TensorFlow's iterators do, and one of these threads may wait for a lock of islices. So
-the collector is off while a lock is held. May import: the standard library.
+a pool of threads, as those of TensorFlow's iterators do. One of these threads may wait for a lock of islices. So the
+collector is off while a lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-#: The longest wait of a fork for the locks of islices, in seconds. The forking thread may hold a lock for which another
-#: thread's import waits.
+#: The longest wait of a fork for the locks of islices, in seconds. The wait has a limit, because the forking thread may
+#: itself hold a lock for which another thread's import waits.
 PATIENCE = 60.0
 
 

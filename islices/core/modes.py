@@ -1,10 +1,10 @@
 """Choose how an operation runs: on the host, or with the framework's operations.
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
-such method. `run` runs an operation. In mode "host", `run` passes `HostBackend` and views of the arrays' memory. In
-mode "framework", and for arrays without views (traced, outside CPU memory, or with a recorded gradient), `run` passes
-the arrays' backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`) if
-kernels are on and support the arguments. NumPy arrays are on the host in both modes.
+such method. `run` runs an operation. In mode "host", the operation gets `HOST` and views of the arrays' memory. In mode
+"framework", and for arrays without views (traced, outside CPU memory, or with a recorded gradient), the operation gets
+the arrays and their backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`)
+if kernels are on and support the arguments. NumPy arrays are on the host in both modes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def execution(mode: str) -> Iterator[None]:
     mode : {"host", "framework"}
         In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
-        compute on arrays outside CPU memory, in traced code (jax.jit, tf.function), and on arrays whose gradient is
-        being recorded. There are two exceptions to this. Compiled kernels may run within traced code on the CPU. Norms,
+        compute on arrays outside CPU memory, on arrays with a recorded gradient, and in traced code (jax.jit,
+        tf.function). This rule has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
         clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
 
     Raises
@@ -95,7 +95,7 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
 
 
 def kernels_on(views: Sequence[Host] | None, work: int = 0) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels should run on views of this total size, else None.
+    """Return `islices.kernels.operations` if kernels should run on these views, else None.
 
     `views` are from `look_at`; None means that the host does not compute. `work` is the size of further arrays that the
     operation reads.

@@ -18,7 +18,7 @@ from islices.core.arguments import show
 from islices.core.locks import Lock
 from islices.core.plugins import claimants, entry_points, load
 
-#: The module of a framework with a built-in adapter, ``islices.backends.<module>`` -> the command that installs
+#: The module of each framework that has a built-in adapter (``islices.backends.<module>``) -> the command that installs
 #: the framework.
 BUILTIN = {
     "numpy": "pip install numpy",
@@ -36,8 +36,7 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Return the names of the backends whose framework is installed. Built-in backends come first, and none is
-    imported.
+    """Return the names of the backends whose framework is installed, built-in backends first. No backend is imported.
 
     Returns
     -------
@@ -75,7 +74,7 @@ def get_backend(name_or_array: Any) -> Backend:
     TypeError
         The object belongs to no known framework, or a plug-in's object is not a `Backend`.
     ImportError
-        A plug-in fails to load, or was written for another version of the protocol.
+        A backend fails to load, or a plug-in was written for another version of the protocol.
 
     Examples
     --------
@@ -97,7 +96,7 @@ def get_backend(name_or_array: Any) -> Backend:
 
 
 def find_backend(x: object) -> Backend | None:
-    """Return the backend of an array or a sparse object of an imported framework, or None for any other object."""
+    """Return the backend of an `IndexedSlices`, or of an imported framework's array or sparse object, else None."""
     kind = type(x)
     backend = _by_type.get(kind)
     if backend is not None:

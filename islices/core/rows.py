@@ -1,4 +1,4 @@
-"""Operations on the rows of gradients, which sum duplicates, make dense arrays, and select rows.
+"""Sum duplicate rows of gradients, make dense arrays of gradients, and select rows.
 
 Each operation is written once, with the primitives of `Backend`. `_filter_slices`, `_filter_dense` and the `_among`
 functions that they call are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
@@ -69,8 +69,6 @@ def coalesce(x: T) -> T:
 def to_dense(x: Any) -> Any:
     """Return the dense arrays that sparse gradients stand for.
 
-    Other operations on gradients allocate arrays of the table's size only if an argument is such an array.
-
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
@@ -84,6 +82,8 @@ def to_dense(x: Any) -> Any:
     ------
     ValueError
         The number of rows is unknown.
+    TypeError, IndexError
+        A leaf is not a gradient, or its indices are not valid (SPEC clause 2).
     MemoryError
         The array would exceed this machine's memory; nothing has been allocated.
 
@@ -292,7 +292,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """Raise IndexError for the first int that does not fit int64. NumPy would convert such an int to another type."""
+    """Raise IndexError for the first int that does not fit int64, because NumPy would convert it to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:

@@ -40,7 +40,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
         and "max" are elementwise, and the result is NaN if either operand is NaN.
     donate : bool
         If True, JAX may overwrite the table's array, which you must not use afterwards. If False, JAX's result is a
-        copy. donate has no effect inside jit, or if the framework's arrays change in place.
+        copy. donate has no effect inside jit, or on other frameworks.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     rows, traced = B.shape(weights)[0], modes.is_traced(B, weights, s.values, s.indices)
     if not traced:
         s = without_padding(s)
-        check_indices(B, s.indices, rows)  # also indices that were trusted before: a write must stay inside the table
+        check_indices(B, s.indices, rows)  # checks unvalidated indices too, because a write must stay inside the table
     with B.scope():
         values, indices = B.stop_gradient(s.values), s.indices
     if not traced:
@@ -97,16 +97,17 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
 
 
 def _beside(B: Backend, weights: Array, values: Array, indices: Array) -> tuple[Array, Array]:
-    """Return values and indices; copy them if they share memory with the table."""
+    """Return values and indices. If one of them shares memory with the table, return copies of both."""
     if not (share_memory(B, weights, values) or share_memory(B, weights, indices)):
         return values, indices
     return B.asarray(B.to_numpy(values), values), B.asarray(B.to_numpy(indices), indices)
 
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
-    """Change rows of the table in place with a compiled kernel, and return the table.
+    """Change rows of the table with a compiled kernel, and return the changed table.
 
-    If no kernel supports the arguments, return None and change nothing.
+    The result is the table itself if the table changes in place, else a new array. If no kernel supports the arguments,
+    return None and change nothing.
     """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
@@ -211,7 +212,7 @@ def check_shape(s: IndexedSlices, shape: Shape, argument: str) -> None:
 
 
 def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
-    if B.is_traced(indices) and B.sentinel_padding:  # the sentinel's row is not written
+    if B.is_traced(indices) and B.sentinel_padding:  # ids out of range become the sentinel, for which no row is written
         _, indices = B.select(indices, indices, B.in_range(indices, rows), rows)
     return B.unique(indices, rows)
 

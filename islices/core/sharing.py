@@ -62,7 +62,7 @@ def _have_owners(parts: Sequence[Part]) -> bool:
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:
-    """Raise the ValueError of `check_apart`, given the arrays' spans in ascending order."""
+    """Raise ValueError in the cases of `check_apart`, given the arrays' spans in ascending order."""
     written: list[_Span] = []  # the written spans that end after the current start
     read: dict[int, _Span] = {}  # keyed by identity, since one gradient may belong to many tables
     for span in spans:
@@ -96,7 +96,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return True if two arrays with overlapping bounds have an element in common, or if this cannot be decided.
 
-    `a` and `b` are pairs (backend, array).
+    The first items of `a` and `b` are the backend and the array.
     """
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:

@@ -57,7 +57,7 @@ class IndexedSlices:
         values or indices are not arrays, indices belong neither to the framework of values nor to NumPy, or a dtype is
         not supported. Or dense_shape does not consist of ints, or a flag is not a bool.
     ValueError
-        Shapes do not fit, or indices do not ascend although coalesced is True.
+        Shapes are not valid or do not fit, or indices do not ascend although coalesced is True.
     IndexError
         An index lies outside [0, rows); the message names the first one.
 
@@ -145,13 +145,13 @@ class IndexedSlices:
 
     @property
     def values(self) -> Array:
-        """The stored rows, an array of shape ``(n, *row_shape)``."""
+        """Return the stored rows, an array of shape ``(n, *row_shape)``."""
         values = self._values
         return values.read(self, 0) if isinstance(values, Deferred) else values
 
     @property
     def indices(self) -> Array:
-        """The row number of each slice, an array of shape (n,)."""
+        """Return the row number of each slice, as an array of shape (n,)."""
         indices = self._indices
         return indices.read(self, 1) if isinstance(indices, Deferred) else indices
 
@@ -170,27 +170,27 @@ class IndexedSlices:
 
     @property
     def shape(self) -> Shape:
-        """The shape of the dense array that the slices stand for."""
+        """Return the shape of the dense array that the slices stand for."""
         return self.dense_shape
 
     @property
     def dtype(self) -> Any:
-        """The framework's dtype of the values."""
+        """Return the framework's dtype of the values."""
         return self._held(0).dtype
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions of the dense array."""
+        """Return the number of dimensions of the dense array."""
         return len(self.dense_shape)
 
     @property
     def num_slices(self) -> int | None:
-        """The number of stored slices, including duplicates and padding slots; None if it is unknown in a trace."""
+        """Return the number of stored slices, duplicates and padding included, or None if it is unknown in a trace."""
         return self.backend.shape(self._held(1))[0]
 
     @property
     def nbytes(self) -> int | None:
-        """The number of bytes of the values and the indices; None if the number of slices is unknown in a trace."""
+        """Return the number of bytes of the values and the indices, or None if `num_slices` is None."""
         n = self.num_slices
         row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # only rows may be None
         value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in map(self._held, range(2)))
@@ -198,7 +198,7 @@ class IndexedSlices:
 
     @property
     def device(self) -> Any:
-        """The framework's device of the values, or "cpu" if the framework's arrays do not have a device."""
+        """Return the framework's device of the values, or "cpu" if the framework's arrays do not have a device."""
         values = self._held(0)
         return getattr(values, "device", getattr(values, "context", "cpu"))
 
@@ -257,12 +257,12 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            New values, perhaps of another dtype. If no other part is replaced, the framework and the length n must stay
-            the same.
+            New values, perhaps of another dtype. Without new indices, the framework and the length n must stay the
+            same.
         indices : array, optional
             New indices. The copy is not marked as `coalesced`.
         dense_shape : sequence of int, optional
-            A shape with another number of rows, which must be greater than every index. Without new indices, padded
+            A new shape. The number of rows, if known, must be greater than every index. Without new indices, padded
             slices must keep their number of rows, because this number is the index of their padding.
 
         Returns
@@ -377,7 +377,7 @@ class IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
 
-IndexedSlices.__module__ = "islices"  # torch.load(weights_only=True) accepts this public name in a pickle
+IndexedSlices.__module__ = "islices"  # so that pickles refer to the public name
 
 #: the fastest functions that set an attribute of an instance; `IndexedSlices.__setattr__` only raises AttributeError
 _backend, _values, _indices, _dense_shape, _coalesced, _padded = (
@@ -477,8 +477,8 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
 
 
 def check_padding(s: IndexedSlices, shape: Shape) -> None:
-    """Raise ValueError if s is padded and `shape` has another number of rows. The padding slots of s have the number of
-    rows of s as their index, so the other shape might turn them into rows."""
+    """Raise ValueError if s is padded and `shape` has another number of rows than s. The padding slots of s have the
+    number of rows of s as their index, so the other shape might turn them into rows."""
     rows = s.dense_shape[0]
     if s.padded and rows is not None and shape[0] != rows:
         raise ValueError(

@@ -1,5 +1,5 @@
-"""Gradients whose values are not computed yet. Instead, such a gradient stores an array of rows and, where needed, the
-positions of the slots' rows in this array, and a factor.
+"""Gradients that store an array of rows in place of their values. Where needed, a gradient also stores the positions of
+the slots' rows in the array, and a factor.
 
 The gradient of bags repeats each bag's row for each id in the bag, and clipping multiplies all rows by one number. For
 a norm or a step, compiled kernels read the stored arrays and the factor. Reading ``.values`` computes the values. May
@@ -18,9 +18,9 @@ from islices.core.slices import IndexedSlices
 
 
 class SlotValues(Deferred):
-    """The values of slots. The first read computes the values, unless `values` already contains them.
+    """The values of slots. If `values` is None, the first read computes the values.
 
-    `values` is set if the values are traced, or are a differentiable function of other arrays.
+    `values` contains the values if they are already known.
     """
 
     __slots__ = ("slots", "values")
@@ -52,7 +52,7 @@ def slots_of(s: IndexedSlices) -> Slots:
 
 
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
-    """Return the arrays that slices store, which are (values, indices).
+    """Return the arrays that slices store: (values, indices) if the values are stored.
 
     If the values are not computed yet, return the array of rows, the indices, and the positions if there are any. The
     factor is left out.
@@ -138,7 +138,7 @@ def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
-    """Return s multiplied by a factor; `values` are the products, traced and perhaps differentiated.
+    """Return s multiplied by a factor; `values` are the products, which the framework may differentiate.
 
     Kernels, which are not differentiated, read the unscaled array and the factor, unless s already had a factor.
     """

@@ -1,7 +1,7 @@
 """Convert nested structures of gradients to lists of leaves and back.
 
-The structures are lists, tuples, named tuples, dicts, and pytrees. Pytrees are container types that are registered with
-a framework, such as flax's State and equinox's Module with JAX. None counts as a leaf. May import:
+The structures are lists, tuples, named tuples, dicts, and pytrees. Pytrees are containers whose types are registered
+with a framework, such as flax's State and equinox's Module with JAX. None counts as a leaf. May import:
 `islices.core.registry`.
 """
 
