@@ -220,7 +220,7 @@ class MXNetBackend(Backend):
 
     def blocks(self, x: Array) -> Sequence[Array]:
         m = x.shape[1]
-        if m <= BLOCK:
+        if m <= BLOCK or len(x) > 1:  # pieces of several rows would be copies
             return [x]
         flat = x.reshape((m,))
         return [flat[i : i + BLOCK].reshape((1, min(BLOCK, m - i))) for i in range(0, m, BLOCK)]

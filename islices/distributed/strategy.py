@@ -6,11 +6,8 @@ number of bytes:
 
 =======  ==========================================  ==============
 gather   N b (R - 1) / R                             1 collective
-ranges   (N / R + U) b (R - 1) / R                   4 collectives
+ranges   (N / R + U) b (R - 1) / R                   5 collectives
 =======  ==========================================  ==============
-
-For slices, ranges also runs one small collective that gathers samples of row numbers; the table omits this
-collective.
 
 If the numbers of rows differ, all ranks wait for the rank with the most rows, which sends (R - 1) max n_r rows for
 gather. So `costs` uses R max n_r in place of N. For a dense array of n bytes, gather costs n (R - 1) bytes in 1
@@ -61,7 +58,7 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
         elements.
     """
     share = (ranks - 1) / ranks * row_bytes
-    return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 4)}
+    return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 5)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:

@@ -25,6 +25,8 @@ from islices.optim.row_steps import array_rule
 ANY = Accepted("a finite number", math.isfinite)
 #: The numbers that every custom rule may use besides its hyperparameters: the step count, from 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
+#: The names that the user's arrays and hyperparameters must not have.
+RESERVED = ("g", "q", "w", "lr", "step", "master", *GIVEN)
 #: The end of an error text.
 ACCEPTED = (
     "accepted are +, - and the operators of islices.optim.operators, imported by name; a literal is their second "
@@ -108,8 +110,12 @@ def custom(
     """
     operators.bind(update, {})  # raises TypeError unless update is a plain function
     state, row_state = dict(state or {}), dict(row_state or {})
-    if both := state.keys() & row_state.keys():
-        raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")
+    names = [*RESERVED, *state, *row_state, *hyper]
+    if taken := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise ValueError(
+            f"state, row_state, hyperparameters: got the name {taken[0]!r}; accepted are names that differ from each "
+            f"other and from {', '.join(RESERVED)}"
+        )
     specs = []
     for name, initial in {**state, **row_state}.items():
         if not is_real(initial):

@@ -67,9 +67,9 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict of str to Tensor
         For each parameter, its arrays under the names of `islices.optim`, such as "m" and "v", and the step count
-        "step" of shape (1,). torch.optim.SGD counts no steps, so its state lacks "step", which `start_from` requires.
-        Parameters that no step has updated are left out. The arrays are the optimizer's arrays, not
-        copies, but "step" may be a copy, and sparse arrays become dense copies.
+        "step" of shape (1,). torch.optim.SGD counts no steps, so its state lacks "step". Parameters that no step has
+        updated are left out. The arrays are the optimizer's arrays, not copies, but "step" may be a copy, and sparse
+        arrays become dense copies.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     states : dict of str to dict of str to array
         For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
         the names that `islices.optim` uses. `islices.load`, and `state_of` for torch, Keras and optax, return this
-        form. Parameters that are not in `states` keep their state.
+        form. For SGD, "step" may be missing. Parameters that are not in `states` keep their state.
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch" for torch.optim. `semantics` is required for
         momentum and for the amsgrad maximum of Adam, because frameworks store these arrays differently. Some formulas
@@ -240,6 +240,8 @@ def _state(
     if not isinstance(arrays, Mapping):
         raise TypeError(f"{place}: got {describe(arrays)}; accepted is a dict of arrays")
     given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
+    if record.name == "sgd":  # torch's and optax's SGD do not count steps, of which there was at least one
+        given.setdefault("step", np.ones(1))
     own, hyper = isinstance(optimizer, RowOptimizer), dict[str, Any]()
     if own:
         made, _ = made_from(optimizer.rule, group)
