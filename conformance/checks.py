@@ -423,6 +423,14 @@ def empty_slots(backend: Backend) -> None:
     assert found == [5, 5, 2.5], f"the norms are {found}"
 
 
+@check("norms/long-rows", "7", full=True)
+def long_rows(backend: Backend) -> None:
+    """Check the norms of rows that do not fit into one of the pieces into which adapters divide arrays."""
+    x = backend.asarray(np.array([[1.0], [2.0]], np.float32).repeat(160_000, axis=1))
+    found = backend.to_numpy(islices.row_norms(x)).tolist()
+    assert found == [400.0, 800.0], f"the norms are {found}"
+
+
 def raised(call: Callable[[], Any]) -> str:
     """Return the type and the message of the error that a call raises. If the call raises no error, return a text that
     contains its result."""

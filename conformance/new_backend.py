@@ -225,7 +225,8 @@ An adapter with which islices supports row-sparse gradients of @NAME@. It is not
 2. Mode *framework* needs the primitives that conform lists; the primitive that most cases need comes first. Declare a
    primitive that the framework cannot supply: `take = not_implemented("why")`. Users will read the reason.
 3. Other stages are optional: in_place and set_rows (tables that change in place), native_name, is_native, from_native
-   and to_native (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real gradients).
+   and to_native (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real
+   gradients).
 4. Declare a result that the framework cannot produce in `@PACKAGE@/deviations.toml`.
 
 `python -c "import islices; help(islices.backend.Backend)"` describes each method. The clauses of SPEC.md in the package

@@ -48,8 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the golden cases of `quick_ids`, and the checks whose field `full` is False. In the variant "ranks",
-        it also runs such cases of all_reduce. "full" runs all cases.
+        "quick" runs the golden cases of `quick_ids`, and the checks whose field `full` is False. In the variant
+        "ranks", it also runs such cases of all_reduce. "full" runs all cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.

@@ -16,7 +16,7 @@ nd, lookup = mx.nd, islices.lookup
 def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
     values, ids = BACKEND.asarray(np.ones((2, 64), np.float32)), BACKEND.asarray(np.array([7, 999_999_999]))
     s = islices.IndexedSlices(values, ids, (1_000_000_000, 64))
-    assert float(islices.norm(s).asscalar()) == np.float32(np.sqrt(128)), "IndexedSlices over its arrays has no limit"
+    assert float(islices.norm(s).asscalar()) == np.float32(np.sqrt(128))
     with pytest.raises(ValueError, match=r"s: got .*1000000000.*accepted"):
         islices.to_native(s)
 
@@ -41,7 +41,7 @@ def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> Non
     assert weight.grad.asnumpy().ravel().tolist() == [2.0, 2.0, 2.0]
     with mx.autograd.record(), pytest.raises(ValueError, match="table: got an array that autograd"):
         islices.scatter(weight, slices)
-    assert islices.scatter(weight, slices)[0].asscalar() == 2.0, "outside of the record section"
+    assert islices.scatter(weight, slices)[0].asscalar() == 2.0  # outside of the record section
 
 
 # ---------------------------------------------------------------------- floats as ids

@@ -7,7 +7,6 @@ Ranks are threads of this process, and their group sends the same bytes as any o
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -208,7 +207,7 @@ def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
 
 
 #: (ranks, rows that each rank stores, the same on all) -> the cheapest strategy
-BEST = {(4, 20_000): "ranges", (4, 20): "gather", (2, 20_000): "gather"}
+BEST = {(4, 30_000): "ranges", (4, 20): "gather", (2, 20_000): "gather"}
 
 
 @pytest.mark.parametrize(("ranks", "rows"), BEST)
@@ -225,4 +224,4 @@ def test_a_tree_takes_as_many_collectives_as_a_leaf() -> None:
             taken = thread_results(
                 3, lambda g, t=tree, n=strategy: (all_reduce(t, group=g, strategy=n), g.traffic.collectives)[1]
             )  # type: ignore[misc]
-            assert taken == [expected] * 3, (strategy, json.dumps(taken))
+            assert taken == [expected] * 3, strategy
