@@ -143,4 +143,4 @@ def _read_state(state: Mapping[str, Any], argument: str) -> tuple[dict[str, Arra
     leaves = {name: x for name, x in state.items() if name not in ("step", "master") and x is not None}
     arrays = {name: read(x, name, f"{argument}[{name!r}]").values for name, x in leaves.items()}
     # torch's SGD does not count steps, but has no momentum before the first
-    return arrays, int(np.asarray(state.get("step", 1 if arrays else 0)).reshape(-1)[0])
+    return arrays, int(np.asarray(state.get("step", 1 if "momentum" in arrays else 0)).reshape(-1)[0])
