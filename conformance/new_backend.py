@@ -176,7 +176,6 @@ from islices.backend import Backend
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
-    pip = "pip install @ROOT@"  # correct this if the distribution's name differs from the module's
     protocol = @PROTOCOL@  # the value of islices.backend.PROTOCOL when this file was written
     float_dtypes = ("float16", "float32", "float64")  # add "bfloat16" if the framework has it
 

@@ -64,7 +64,6 @@ def _typed(fn: Callable[..., Array]) -> Any:
 class JaxBackend(Backend):
     name = "jax"
     module = "jax"
-    pip = 'pip install "islices[jax]"'
     memory_error = "RESOURCE_EXHAUSTED: Out of memory"
     native_name = "jax BCOO"
     native_of_views = True

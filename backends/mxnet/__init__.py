@@ -71,7 +71,6 @@ def by_host(primitive: str) -> Any:
 class MXNetBackend(Backend):
     name = "mxnet"
     module = "mxnet"
-    pip = 'pip install "islices[mxnet]"'
     memory_error = "Failed to allocate CPU Memory"
     native_name = "mxnet RowSparseNDArray"
     native_needs_coalesced = True

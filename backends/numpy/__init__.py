@@ -16,7 +16,6 @@ from islices.core.host import HostBackend
 
 class NumpyBackend(HostBackend):
     name = "numpy"
-    pip = "pip install numpy"
     host_only = True
     float_dtypes = FLOATS if importlib.util.find_spec("ml_dtypes") else ("float16", "float32", "float64")
 

@@ -95,7 +95,6 @@ def _typed(fn: Callable[..., Array]) -> Any:
 class TensorflowBackend(Backend):
     name = "tensorflow"
     module = "tensorflow"
-    pip = 'pip install "islices[tensorflow]"'
     memory_error = "OOM when allocating tensor"
     native_name = "tf.IndexedSlices"
 

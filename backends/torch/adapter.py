@@ -58,7 +58,6 @@ BLOCK = 1 << 15
 class TorchBackend(Backend):
     name = "torch"
     module = "torch"
-    pip = 'pip install "islices[torch]"'
     memory_error = "can't allocate memory"
     native_name = "torch sparse COO tensor"
     native_of_views = True

@@ -19,7 +19,6 @@ KINDS = {name: kind for kind, name in NAMES.items()}
 
 class SampleBackend(Backend):
     name = module = "sample"
-    pip = "pip install ./conformance/sample_backend"
     protocol = 3  # the value of islices.backend.PROTOCOL for which this adapter was written
     float_dtypes = native_float_dtypes = ("float16", "float32", "float64")  # no bfloat16
     native_name = "sample.RowGradient"

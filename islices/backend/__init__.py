@@ -129,8 +129,6 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
         The framework's name, which messages show. For built-in backends, `get_backend` accepts this name.
     module : str
         The name of the framework's module, which is also the name of a plug-in's entry point.
-    pip : str
-        The command that installs the framework.
     protocol : int
         The version of this protocol for which the adapter was written.
 
@@ -147,7 +145,6 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     """
 
     module: ClassVar[str]
-    pip: ClassVar[str] = ""
     protocol: ClassVar[int] = PROTOCOL
 
     def __repr__(self) -> str:

@@ -42,7 +42,6 @@ HALF = ("float16", "bfloat16")
 class PaddleBackend(Backend):
     name = "paddle"
     module = "paddle"
-    pip = "pip install paddlepaddle"
     native_name = "paddle SelectedRows"
     protocol = 3
     own_calls = "islices_paddle.own_calls"
