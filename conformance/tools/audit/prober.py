@@ -65,7 +65,7 @@ def main(module: str, words: str, first: int) -> int:
             return 0
     say(next=None)
     channel.close()
-    os._exit(0)  # skip the interpreter's exit, which may crash and counts only for isolated probes
+    os._exit(0)  # skip the interpreter's exit: a crash there counts only after an isolated probe
 
 
 if __name__ == "__main__":

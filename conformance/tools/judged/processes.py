@@ -35,8 +35,8 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return the environment variables of a process. The process imports this copy of islices. The process looks for
-    programs in the folder of `python` first."""
+    """Return the environment variables of a process. With these variables, the process imports this copy of islices,
+    and looks for programs in the folder of `python` first."""
     bin = str(Path(python).parent)  # not resolved, because the Python of a virtual environment is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
@@ -45,8 +45,8 @@ def environment(python: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------------- a library
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
-    """Judge a library and return {module, library, version, entries}, or {module, missing} if no environment has the
-    library. Without `formulas`, judge all formulas."""
+    """Judge a library and return {module, library, version, entries}, or {module, missing} if the library loads in no
+    environment. Without `formulas`, judge all formulas."""
     found = _first(pythons, lambda python: _judged(name, python, {**environment(python), **variables}, formulas))
     return {"module": name, **found}
 
