@@ -97,8 +97,8 @@ def _dense(seed: int, sizes: Sizes) -> Inputs:
     for step in range(STEPS):
         g = _drawn(source, (ROWS, 8), sizes)
         g[1, :4] = 0.0 if step % 3 else g[1, :4]  # zeros between gradients
-        g[2, 4] = 0.0  # an element that never has a gradient
-        gradients.append(g * np.float32(step != 4))  # a step without a gradient
+        g[2, 4] = 0.0  # an element whose gradient is always zero
+        gradients.append(g * np.float32(step != 4))  # one gradient is zero
     return Inputs(weights, tuple(gradients))
 
 
@@ -159,7 +159,8 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Scale the weights down. With small weights, an epsilon that is added to a norm is visible in the result."""
+    """Return the inputs with smaller weights. With small weights, an epsilon that is added to a norm is visible in the
+    result."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 

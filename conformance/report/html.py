@@ -42,7 +42,8 @@ FIELDS = ("reason", "expected", "got", "kind", "issue")
 CALL_OF_PASS = 1200
 #: The number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
-#: The largest number of lines about runs without a column that are visible at once. More lines are all collapsed.
+#: The largest number of lines about runs without a column that are visible at once. If there are more lines, the page
+#: collapses all of them.
 FOLDED = 4
 
 
@@ -191,8 +192,8 @@ def _runs(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases as data for page.js. The outcome of a case in a column is one letter. Each text is stored once,
-    and cases refer to texts by number."""
+    """Return the cases as data for page.js. The outcome of a case in a column is one letter. The text of each detail,
+    such as a reason, is stored once, and cases refer to it by number."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}
