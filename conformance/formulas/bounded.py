@@ -161,7 +161,7 @@ class Real:
         by_slope = error / root if root else math.inf  # (sqrt(x + d) - sqrt(x)) <= d / sqrt(x), without cancellation
         return _result(self.value.sqrt(), min(max(below, above) + 2.0**-50 * root, by_slope), 2)
 
-    # ------------------------------------------------------------------ what adds no rounding
+    # ------------------------------------------------------------------ operations without rounding
     def __abs__(self) -> Real:
         return Real(abs(self.value), self.error)
 

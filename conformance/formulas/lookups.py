@@ -55,8 +55,8 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """Return the factor by which the sum of bag k is multiplied. Return None if the bag is empty, or if the combiner is
-    the sum or the maximum."""
+    """Return the factor by which the sum of bag k is multiplied. Return None if the bag has no `members`, or if the
+    combiner is the sum or the maximum."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None

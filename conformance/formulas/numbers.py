@@ -26,8 +26,8 @@ class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
     ``h`` contains the options as plain values. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
-    separate methods, because their digits cancel: their errors differ between the grades of clause 28. Only mutants
-    divide by 0, which gives infinity or NaN.
+    separate methods, because their digits cancel: their errors differ between the grades of clause 28. A division by 0
+    gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:

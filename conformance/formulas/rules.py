@@ -129,7 +129,8 @@ def adadelta(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply RMSprop. u is the gradient divided by the root. The option `buffer` selects the formula of momentum:
+    """Apply RMSprop. u is the gradient divided by the root of the mean square, with eps. The option `buffer` selects
+    the formula of momentum:
 
     "gradients": b = mu b + u, w = w - lr b.
     "steps": b = mu b + lr u, w = w - b. "always" selects this formula even if mu is 0.

@@ -49,8 +49,8 @@ def print_report(runs: Sequence[Run], console: Any) -> None:
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """Print the matrix, its legend, runs without a column, remarks, and the cases that fail. Omit remarks whose reason
-    ends with a text in `unless`."""
+    """Print the matrix, its legend, runs without a column, remarks, and the failures. Omit remarks whose reason ends
+    with a text in `unless`."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
@@ -72,7 +72,7 @@ def _edgeless(console: Any) -> bool:
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark. All lines after the first are indented, so that the start of each remark is visible."""
+    """Print a text. All lines after the first are indented, so that the start of each text is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))

@@ -56,8 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge a step and show the result, or list the formulas.
 
-    Return 0 for a list, or if every grade is at most --grade. Return 3 if the function or the program raises an error
-    or gives an invalid result. Otherwise, return 1.
+    Return 0 for a list, or if every grade is at most --grade. Return 3 if the function raises an error other than
+    NotImplementedError, the program fails, or a result is invalid. Otherwise, return 1.
     """
     if options.list:
         return _list(options.formula, as_json=options.json)

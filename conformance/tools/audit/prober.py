@@ -1,8 +1,9 @@
 """Run the probes of a module in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
-The program prints two JSON lines per selected probe. The second line is the finding. If the call ends the process, the
-first line serves as the finding. An isolated probe runs only as the first probe of a process, and the process ends
-after this probe. In the last line, "next" is the number of the next probe, or null if no probe is left.
+WORDS selects probes, and FIRST is the number of the first probe to run. The program prints two JSON lines per selected
+probe. The second line is the finding. If the call ends the process, the first line serves as the finding. An isolated
+probe runs only as the first probe of a process, and the process ends after this probe. In the last line, "next" is the
+number of the next probe, or null if no probe is left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Judge every library in a separate process. The process uses the first environment that has the library.
+"""Judge every library in a separate process. The process uses the first environment in which the library loads.
 
-If a process crashes during an entry, the crash is the result of the entry, and a new process continues with the next
-entry.
+If a process crashes or hangs during an entry, the entry's result describes this, and a new process continues with the
+next entry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], fo
 
 
 def _first(pythons: Sequence[str], run: Callable[[str], Line]) -> Line:
-    """Return the result of the first environment in which no module is missing, else the result of the last
+    """Return the result of the first environment in which nothing is missing, else the result of the last
     environment."""
     found: Line = {}
     for python in pythons:
