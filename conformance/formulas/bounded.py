@@ -11,9 +11,9 @@ The proofs below have the same numbers as the bounds in clause 28, and use the s
    So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
    section 4.2). Contraction replaces a rounded product by its exact value, which bound 2 admits with e = f = 0.
 2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, a product of k factors has
-   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. If another term is added to this
-   product, X_i gets n - 1 roundings in the sum, one in the product, and one in the addition: n + 1. As a term of a sum
-   of n + 1 terms, y X_i has n + 1 roundings too: one of the product, and n of the sum.
+   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. If another term is added, that
+   form has n + 1 roundings: n - 1 of the sum, one of the product, one of the addition. As a term of a sum of n + 1
+   terms, y X_i has n + 1 roundings too: one of the product, and n of the sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
    each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
    1 + r(n). The nth rounding of C W is the rounding of the product c w; this form does not compute that product. Only
@@ -199,7 +199,7 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
     The bound covers three forms: beta old + gain new, old + gain (new - old) and, where gain >= 1/2, new - beta (new -
     old). In each form, the factors of old and new are at most b and c. In the second form, the factor of old is 1 minus
-    the rounded gain; in the third, the factor of new is 1 minus the rounded beta.
+    the rounded gain. In the third form, the factor of new is 1 minus the rounded beta.
     """
     if old.exact_zero and new.exact_zero:
         return old

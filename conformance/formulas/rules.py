@@ -244,8 +244,8 @@ def lion(n: Numbers, g, w, s) -> Stepped:
 
 
 def laprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply LaProp (Ziyin et al. 2020) as SparseCore defines it: eps is added to the squares, and g / sqrt(v) is
-    multiplied by sqrt(1 - beta1^2)."""
+    """Apply LaProp (Ziyin et al. 2020) as SparseCore defines it: eps is added to the squares. The quotient g / sqrt(v)
+    is multiplied by sqrt(1 - beta1^2)."""
     v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
     m = n["beta1"] * s["m"] + n.sqrt(n.correction("beta1", 2)) * n.off_by(g / n.sqrt(v), 1)
     return w - n["lr"] * m, {"m": m, "v": v}

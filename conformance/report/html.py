@@ -40,7 +40,7 @@ FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: The number of characters to which the call of a case is cut if the case passes everywhere. Without this limit, these
 #: calls would be most of the page.
 CALL_OF_PASS = 1200
-#: The number of problems in the list at the top; the cells contain all problems.
+#: The largest number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
 #: The largest number of lines about runs without a column that are visible at once. If there are more lines, the page
 #: collapses all of them.

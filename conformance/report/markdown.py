@@ -31,8 +31,8 @@ LEGEND = (
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the Markdown text: the counts, the matrix as a table with a legend, runs without a column, remarks, the
-    first problems of each run, and the origin."""
+    """Return the Markdown text: counts, the matrix with a legend, runs without a column, remarks, the first problems of
+    each run, and the origin."""
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]

@@ -16,7 +16,7 @@ GAP = 2
 #: The largest length of a row's head and of a line in a column's label. Longer texts are cut, because the author of a
 #: report can choose any text.
 LONGEST = 24
-#: The largest number of entries about failures for each run. Cases with the same reason share an entry.
+#: The largest number of entries about failures for each run. Cases with the same outcome and reason share an entry.
 ENTRIES = 20
 PASSED = "passed in"
 
@@ -82,9 +82,9 @@ def problem_lines(run: Run, name: str) -> list[str]:
     """Return the failures of a run as lines of rich markup, each with the call, the reason, the result and the expected
     result.
 
-    Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
-    listed; a further line gives the number of remaining cases. If the whole run is a harness error, the last line gives
-    the reason.
+    Cases with the same outcome and reason share one entry, because one fault often breaks many cases. At most `ENTRIES`
+    entries are listed; a further line gives the number of remaining cases. If the whole run is a harness error, the
+    last line gives the reason.
     """
     from rich.markup import escape
 

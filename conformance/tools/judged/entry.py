@@ -53,8 +53,8 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that raises NotImplementedError if one of the options `names` is on, and otherwise calls the given
-    step with the options that it accepts."""
+    """Return a step that raises NotImplementedError if one of the options `names` is on. Otherwise, the returned step
+    calls the given step with the options that the given step accepts."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:

@@ -27,7 +27,7 @@ from islices.conformance.workers import version_of
 
 def described(found: Judgement) -> dict[str, Any]:
     """Return a judgement as JSON: the grade, the highest score of each grade, the cause, the worst place, and the
-    trajectories and arrays that were not judged."""
+    unjudged trajectories and arrays."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {

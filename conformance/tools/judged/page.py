@@ -81,7 +81,8 @@ def _table(found: Line) -> str:
 def _cell(entry: Line) -> str:
     """Return the text of a cell. The text is the library's exception, the score of grade 1, or, for a step of grade 2,
     the scores of both grades. If the step is outside of both grades, the text contains the score of grade 1 and the
-    likely mistake, or the worst place if no known mistake fits. Without a score, the text is "not judged"."""
+    likely mistake. If no known mistake fits, the text contains the worst place instead. Without a score, the text is
+    "not judged"."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])
