@@ -11,9 +11,9 @@ The proofs below have the same numbers as the bounds in clause 28, and use the s
    So the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002,
    section 4.2). Contraction replaces a rounded product by its exact value, which bound 2 admits with e = f = 0.
 2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, a product of k factors has
-   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. That form has n - 1 roundings of
-   the sum, one of the product, and one of the last addition: n + 1. The terms y X_i have n + 1 roundings too: one of
-   the product, and n of the larger sum.
+   k - 1 roundings. The terms y X_i also cover the product of y and the computed sum. If another term is added, that
+   form has n + 1 roundings: n - 1 of the sum, one of the product, one of the addition. As a term of a sum of n + 1
+   terms, y X_i has n + 1 roundings too: one of the product, and n of the sum.
 3. Let C be the computed c. W (1 - C)(1 + e)(1 + e') goes through at most n - 2 additions, so W and C W have n roundings
    each. Bound 1 includes n - 1 of these roundings. The nth rounding of W is r(1) s(w), because (1 + r(1))(1 + r(n-1)) =
    1 + r(n). The nth rounding of C W is the rounding of the product c w; this form does not compute that product. Only
@@ -40,13 +40,14 @@ U = 2.0**-24
 TINY = 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
 #: The factor that rounds a bound upwards. A bound needs at most 32 float64 operations, each with a relative error of at
-#: most 2^-53. All results are positive, so no digits cancel.
+#: most 2^-53. Sums and products of positive numbers do not cancel; quotients and roots have separate allowances for
+#: their differences.
 SLACK = 1.0 + 2.0**-40
 ZERO = Decimal(0)
 
 
 def roundings(count: int) -> float:
-    """Return (1 + U)^count - 1, rounded upwards."""
+    """Return an upper bound of (1 + U)^count - 1."""
     return count * U * (1.0 + count * U)
 
 
@@ -89,7 +90,7 @@ class Real:
 
     @property
     def size(self) -> float:
-        """Return the largest absolute value that an admissible evaluation may have."""
+        """Return a bound on the absolute value in every admissible evaluation."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
@@ -160,7 +161,7 @@ class Real:
         by_slope = error / root if root else math.inf  # (sqrt(x + d) - sqrt(x)) <= d / sqrt(x), without cancellation
         return _result(self.value.sqrt(), min(max(below, above) + 2.0**-50 * root, by_slope), 2)
 
-    # ------------------------------------------------------------------ what adds no rounding
+    # ------------------------------------------------------------------ operations without rounding
     def __abs__(self) -> Real:
         return Real(abs(self.value), self.error)
 
@@ -175,8 +176,7 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Return the number with a bound that allows `count` more roundings. Such roundings occur because a quotient
-        can be computed in several ways."""
+        """Return the number with a bound that allows `count` more roundings."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
@@ -199,7 +199,7 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
     The bound covers three forms: beta old + gain new, old + gain (new - old) and, where gain >= 1/2, new - beta (new -
     old). In each form, the factors of old and new are at most b and c. In the second form, the factor of old is 1 minus
-    the rounded gain.
+    the rounded gain. In the third form, the factor of new is 1 minus the rounded beta.
     """
     if old.exact_zero and new.exact_zero:
         return old

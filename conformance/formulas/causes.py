@@ -18,14 +18,14 @@ from islices.conformance.formulas.mutants import mutants, pairs
 from islices.conformance.formulas.scores import Got, ratios
 
 Array = np.ndarray[Any, Any]
-#: The result of a wrong formula has no proven bound. Its allowance is MARGIN times the bound of the correct formula,
-#: plus RELATIVE times the absolute value of the result.
+#: The result of a wrong formula has no proven bound, but an allowance. The allowance is MARGIN times the correct
+#: formula's bound of grade 2, plus RELATIVE times the absolute value of the result.
 MARGIN = 4.0
 RELATIVE = 128 * U
-#: The share of elements of each trajectory that a mistake must explain. The share is below 1 because of cancellation,
-#: and because a NaN spreads.
+#: The share of elements of each trajectory that a mistake must explain. The share is below 1, because cancellation
+#: magnifies rounding errors and a NaN spreads.
 EXPLAINED = 0.85
-#: A mistake explains a wrong element only if its result differs from the correct value by more than so many bounds.
+#: A mistake explains a wrong element only if the mistake changes the element's correct value by more than APART bounds.
 APART = 0.5
 
 

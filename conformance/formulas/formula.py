@@ -23,17 +23,17 @@ Duplicates = Literal["summed", "raw", "last"]
 class Formula:
     """An optimizer, a clip or a lookup as a framework documents it."""
 
-    #: the framework and the class, for example "torch.AdamW"
+    #: the framework, the class or function, and a variant, for example "torch.AdamW" or "keras.SGD sparse"
     name: str
     rule: Rule
-    #: the formula as its source writes it; w are the weights, g is the gradient, t the step, counted from 1
+    #: the formula in the form of its source; w are the weights, g is the gradient, and t is the step, counted from 1
     equation: str
     #: where the formula is documented, with the version
     source: str
     #: the options of the rule that the framework fixes
     form: Mapping[str, Any]
-    #: the options that a user may set, with islices' names and the framework's defaults; this suite chooses only the
-    #: default of lr
+    #: the options that a user may set, with islices' names and the framework's defaults. This suite chooses the default
+    #: of lr, and defaults that the framework lacks
     options: Mapping[str, Any]
     #: name of a state array -> its initial value, or the name of the option with this value
     states: Mapping[str, float | str] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class Formula:
     duplicates: Duplicates = "summed"
     #: True if t also counts steps whose gradient has no rows; a mistake sets it to False
     counts_empty: bool = True
-    #: the result of a step: the new weights for an optimizer, the gradient for a clip. For lookups, it is the output,
-    #: the gradient of the table, or the gradient of the weights in bags
+    #: the result of a step: the new weights for an optimizer or for a clip of a table's rows, the gradient for other
+    #: clips. For lookups, it is the output, the gradient of the table, or the gradient of the weights in bags
     gives: Literal["weights", "gradient", "output", "weight_gradient"] = "weights"
     #: True if the gradient has several tensors; each row of the vectors' array is then one tensor
     several: bool = False
@@ -52,8 +52,8 @@ class Formula:
         return self.name.partition(".")[0]
 
     def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the rule: first the options in `form`, then the user's options with the given values or
-        the defaults. Raise ValueError for an unknown option."""
+        """Return all options of the rule. The defaults in `options` override `form`, and the given values override
+        both. Raise ValueError for an unknown option."""
         if unknown := given.keys() - self.options.keys():
             raise ValueError(
                 f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"

@@ -2,10 +2,10 @@
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
-whose squares overflow. The signs of elements change, and some elements stay zero. One gradient has only zeros; in
-row-sparse inputs, another has no rows. The lookups include empty bags, bags with repeated ids, and values up to
-3e37. All numbers are sums and products of constants and of numbers from `random.Random`. Python guarantees the
-sequence of `random.Random`, so the numbers are the same everywhere.
+whose squares overflow. The elements have both signs, and some elements stay zero. In the inputs of optimizers and
+clips, one gradient has only zeros; if the inputs are row-sparse, another has no rows. The lookups include empty bags,
+bags with repeated ids, and values up to 3e37. All numbers are sums and products of constants and of numbers from
+`random.Random`. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.
 """
@@ -97,13 +97,13 @@ def _dense(seed: int, sizes: Sizes) -> Inputs:
     for step in range(STEPS):
         g = _drawn(source, (ROWS, 8), sizes)
         g[1, :4] = 0.0 if step % 3 else g[1, :4]  # zeros between gradients
-        g[2, 4] = 0.0  # an element that never has a gradient
-        gradients.append(g * np.float32(step != 4))  # a step without a gradient
+        g[2, 4] = 0.0  # an element whose gradient is always zero
+        gradients.append(g * np.float32(step != 4))  # one gradient is zero
     return Inputs(weights, tuple(gradients))
 
 
 def _named(source: random.Random, weights: Array, named: list[list[int]], sizes: Sizes) -> Inputs:
-    """Return inputs with one gradient for each list of rows. The fourth gradient stores zeros."""
+    """Return inputs with one gradient for each list of rows. The fourth gradient stores only zeros."""
     width = weights.shape[1]
     gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), width), sizes)) for rows in named]
     gradients[3].values[:] = 0.0
@@ -159,7 +159,8 @@ def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = Fals
 
 
 def _light(made: Inputs) -> Inputs:
-    """Scale the weights down. With small weights, an epsilon that is added to a norm is visible in the result."""
+    """Return the inputs with smaller weights. With small weights, an epsilon that is added to a norm is visible in the
+    result."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 

@@ -30,7 +30,7 @@ Step = Callable[..., Any]
 
 def formula_of(name: str) -> Formula:
     """Return the formula with the given name. If no formula has this name, raise a ValueError that lists the most
-    similar names, or all names if none is similar."""
+    similar names, or all names if none is similar. Raise TypeError if `name` is not a string."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -48,26 +48,26 @@ def judge(step: Step, formula: str) -> Judgement:
     ----------
     step : callable
         ``step(weights, grad, state, t, **options)``. ``weights`` is a float32 array of shape (rows, columns), which the
-        function may change. ``grad`` is an array of the same shape. For formulas of row-sparse gradients, ``grad`` is
-        an `islices.IndexedSlices` of NumPy arrays; rows may repeat. For clips of several tensors, ``grad`` is a list of
-        arrays. For lookups, ``grad`` is an object with the arrays ``ids``, ``offsets``, ``weights`` (or None) and
-        ``upstream``. ``state`` is a dict, the same object in all steps of a trajectory unless the function returns
-        another. At the start, ``state`` contains all state arrays of the formula (``islices judge --list`` lists them).
-        State arrays are float32 and have the shape of the weights, or (rows, 1) for one number per row. The function
-        may store anything in ``state``. ``t`` is the step, counted from 1. ``options`` are the formula's numbers at
-        this step, for example lr. Options that the function does not accept are omitted, and trajectories that need
-        them count as unsupported. Trajectories in which the function raises NotImplementedError also count as
-        unsupported. The function returns the new weights, or (weights, state), or None if it has changed the weights in
-        place. A clip returns the gradient instead of the weights. A lookup returns the output, the gradient of the
-        table, or the gradient of the weights of ids.
+        function may change. For dense gradients, ``grad`` is an array of the same shape. For formulas of row-sparse
+        gradients, ``grad`` is an `islices.IndexedSlices` of NumPy arrays; rows may repeat. For clips of several
+        tensors, ``grad`` is a list of arrays. For lookups, ``grad`` is an object with the arrays ``ids``, ``offsets``,
+        ``weights`` (or None) and ``upstream``. ``state`` is a dict, the same object in all steps of a trajectory unless
+        the function returns another. At the start, ``state`` contains all state arrays of the formula (the command
+        ``islices judge --list`` lists them). State arrays are float32 and have the shape of the weights, or (rows, 1)
+        for one number per row. The function may store anything in ``state``. ``t`` is the step, counted from 1.
+        ``options`` are the formula's options at this step, for example lr. Options that the function does not accept
+        are omitted, and trajectories that need them count as unsupported. Trajectories in which the function raises
+        NotImplementedError also count as unsupported. The function returns the new weights, or (weights, state), or
+        None if it has changed the weights in place. A clip returns the gradient instead of the weights. A lookup
+        returns the output, the gradient of the table, or the gradient of the weights of ids, depending on the formula.
     formula : str
-        A name of `FORMULAS`, for example ``"torch.AdamW"``.
+        The name of a formula, for example ``"torch.AdamW"``.
 
     Returns
     -------
     Judgement
-        The result, with the attributes ``passed``, ``grade``, ``scores`` and ``cause``. ``str()`` returns the report as
-        text.
+        The result. Its main attributes are ``passed``, ``grade``, ``scores`` and ``cause``. ``str()`` returns the
+        report as text.
 
     Raises
     ------
@@ -257,7 +257,8 @@ def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
 
 
 def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:
-    """Return the options that a trajectory sets but the step function does not accept."""
+    """Return the options that the step function does not accept, although the trajectory sets them to a value other
+    than 0, False or None."""
     if takes is None:
         return []
     return [name for name, value in trajectory.given.items() if name not in takes and value]

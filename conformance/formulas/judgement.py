@@ -33,8 +33,8 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """Return 1 if all scores are within the bound for float64 scalars, else 2 if all are within the bound for
-        float32 scalars. Return None if a score is larger, or if there are no scores."""
+        """Return 1 if all errors are within the bounds for float64 scalars, else 2 if all are within the bounds for
+        float32 scalars. Return None if an error exceeds both of its bounds, or if there are no scores."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -57,7 +57,7 @@ class Judgement:
     @property
     def first(self) -> Score | None:
         """Return the score of the first array that is outside of both grades. The score comes from the first trajectory
-        with such an array. Return None if no array is outside of both grades.
+        that has an array outside of both grades. Return None if no array is outside of both grades.
 
         If a state and the weights computed from the state are outside after the same step, return the score of the
         state.

@@ -20,7 +20,7 @@ from islices.conformance.formulas.rules import Stepped
 
 
 def bag(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return one combined row per bag: the sum, the mean, the sum times the `share` of "sqrtn", or the maximum. A bag
+    """Return one combined row per bag: the sum, the mean, the maximum, or for "sqrtn" the sum times the `share`. A bag
     without `members` has a row of zeros."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
@@ -28,7 +28,8 @@ def bag(n: Numbers, x: Bags, w, s) -> Stepped:
 
 
 def kept_rows(n: Numbers, w) -> Any:
-    """Return the table, or a copy in which each row whose norm exceeds max_norm is multiplied by max_norm / norm."""
+    """Return the table. If max_norm is set, return a copy in which each row whose norm exceeds max_norm is multiplied
+    by max_norm / norm."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
@@ -54,8 +55,8 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """Return the factor by which the sum of bag k is multiplied. Return None if the bag is empty, or if the combiner is
-    the sum or the maximum."""
+    """Return the factor by which the sum of bag k is multiplied. Return None if the bag has no `members`, or if the
+    combiner is the sum or the maximum."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None
@@ -76,9 +77,10 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds the upstream gradient of its
-    bag, multiplied by the `share` of the bag and by the weight of the id. If the combiner is the maximum, only the row
-    with the maximum of a column gets the gradient of the column. In the inputs, no two rows tie."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds to its row the upstream
+    gradient of its bag, times the `share` of the bag, times the weight of the id. If the combiner is the maximum, only
+    the row with the maximum of a column gets the gradient of the column. In the inputs, no two different rows of a bag
+    tie. `by_frequency` may divide the rows of the gradient."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)

@@ -1,9 +1,9 @@
 """Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` computes
 in 64 decimal digits, with bounds.
 
-A rule computes only with methods of `Numbers`, Python's operators and abs(). So one rule serves two purposes. With
-`BoundedNumbers` and arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a float64
-trajectory.
+A rule computes with arrays only through methods of `Numbers`, Python's operators and abs(). So one rule serves two
+purposes. With `BoundedNumbers` and arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a
+float64 trajectory.
 
 May import: `numpy`, this folder.
 """
@@ -25,9 +25,9 @@ DOUBLE = 2.0**-50
 class Numbers:
     """The options of a trajectory at step t (counted from 1) as factors for arrays, and NumPy's operations in float64.
 
-    ``h`` contains the options as plain numbers. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
-    separate methods, because their digits cancel: their errors differ between the grades of clause 28. Only mutants
-    divide by 0, which gives infinity or NaN.
+    ``h`` contains the options as plain values. The scalars `gain` (1 - beta) and `correction` (1 - beta^t) have
+    separate methods, because their digits cancel: their errors differ between the grades of clause 28. A division by 0
+    gives infinity or NaN.
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -63,7 +63,8 @@ class Numbers:
         return np.sqrt(x)
 
     def largest(self, x: Any) -> Any:
-        """Return the number of the row with the largest element of each column; the first of equal elements counts."""
+        """Return, for each column, the index of the row with the largest element. If several elements are largest, the
+        first of them counts."""
         return np.argmax(x, axis=0)
 
     def shrink(self, x: Any, threshold: Any) -> Any:
@@ -118,7 +119,8 @@ def _elementwise(function: Any, arguments: int) -> Any:
 
 class BoundedNumbers(Numbers):
     """The options of a trajectory as `Real` scalars, and operations on arrays of `Real`. The bounds of
-    grade 1 are for scalars computed in float64 and rounded to float32, those of grade 2 for scalars in float32."""
+    grade 1 are for scalars computed in float64 and rounded to float32, those of grade 2 for scalars computed in
+    float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)

@@ -129,7 +129,8 @@ def adadelta(n: Numbers, g, w, s) -> Stepped:
 
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply RMSprop. u is the gradient divided by the root. The option `buffer` selects the formula of momentum:
+    """Apply RMSprop. u is the gradient divided by the root of the mean square, with eps. The option `buffer` selects
+    the formula of momentum:
 
     "gradients": b = mu b + u, w = w - lr b.
     "steps": b = mu b + lr u, w = w - b. "always" selects this formula even if mu is 0.
@@ -166,7 +167,8 @@ def moments(n: Numbers, g, w, s) -> tuple[Any, Any]:
 
 
 def adam(n: Numbers, g, w, s) -> Stepped:
-    """Apply Adam. The option `epsilon` selects the formula of the step; c1 and c2 are 1 - beta1^t and 1 - beta2^t.
+    """Apply Adam. The option `epsilon` selects the formula of the step divided by lr. In the formulas, c1 is
+    1 - beta1^t, and c2 is 1 - beta2^t.
 
     "corrected" is m / c1 / (sqrt(v / c2) + eps). "hat" is (sqrt(c2) / c1) m / (sqrt(v) + eps). "inside" is m / c1 /
     sqrt(v / c2 + eps). This function computes "corrected" as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
@@ -242,8 +244,8 @@ def lion(n: Numbers, g, w, s) -> Stepped:
 
 
 def laprop(n: Numbers, g, w, s) -> Stepped:
-    """Apply LaProp (Ziyin et al. 2020) as SparseCore defines it: eps is added to the squares, and the quotient is
-    multiplied by sqrt(1 - beta1^2)."""
+    """Apply LaProp (Ziyin et al. 2020) as SparseCore defines it: eps is added to the squares. The quotient g / sqrt(v)
+    is multiplied by sqrt(1 - beta1^2)."""
     v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
     m = n["beta1"] * s["m"] + n.sqrt(n.correction("beta1", 2)) * n.off_by(g / n.sqrt(v), 1)
     return w - n["lr"] * m, {"m": m, "v": v}
@@ -267,8 +269,8 @@ def clip(n: Numbers, g, w, s) -> Stepped:
 
 
 def clip_norm(n: Numbers, squares) -> Any:
-    """Return the norm for a clip. For the kind "row", return the norm of each tensor, otherwise the norm of all tensors
-    together. The kinds "squared", "sum" and "unclamped" are mistakes."""
+    """Return the norm for a clip. If the option `norm` is "row", return the norm of each tensor; if "all", the norm of
+    all tensors together. The values "squared", "sum" and "unclamped" are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":

@@ -30,7 +30,7 @@ class ScorePlace:
 
 @dataclass(frozen=True)
 class Score:
-    """The largest ratios of error to bound in one array over the steps of a trajectory."""
+    """The largest ratios of error to bound in one array over the checkpoints of a trajectory."""
 
     trajectory: str
     #: the name of the result, such as "weights", or of a state array

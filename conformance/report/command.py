@@ -23,7 +23,7 @@ from islices.conformance.report.terminal import indented, new_console, print_rep
 
 FORMATS = ("terminal", "markdown", "html")
 EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".html": "html", ".htm": "html"}
-#: The number of changes of each kind that a terminal shows; --json writes all changes.
+#: The largest number of changes of each kind that a terminal shows; --json writes all changes.
 SHOWN = 50
 HEADS = {
     "regression": "regressions", "vanished": "vanished", "improvement": "improvements", "new": "new",

@@ -2,8 +2,8 @@
 part per mode.
 
 Twenty columns of counts do not fit a terminal of 80 characters, so all modes of a backend share a column. For each
-mode, a cell shows the counts of all outcomes except passes. If no case fails, one mark stands for all passes. Each
-variant (kernels off, read-only, ...) has a further row with the counts of each backend.
+mode, a cell shows the counts of all outcomes except passes. If no case of the mode fails, one mark stands for all
+passes. Each variant (kernels off, read-only, ...) has a further row with the counts of each backend.
 
 Like grid.py, this module does not render: a cell contains pairs (outcome, text).
 """

@@ -5,8 +5,8 @@ if its new outcome is worse than its old outcome; unsupported cases and declared
 case that fails is also a regression, and so is a run that crashes or hangs only in the new report. A vanished case is a
 separate kind and as serious as a regression, because a case that does not run proves nothing.
 
-Columns match if backend, variant and mode are the same. If a report has several runs of one backend and variant, NumPy,
-Python and the system must also be the same. Other versions may differ, and the report shows them.
+Columns match if backend, variant and mode are the same. If a report has several columns of one backend, variant and
+mode, NumPy, Python and the system must also be the same. Other versions may differ, and the comparison shows them.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
 
 
 def _cases(runs: Sequence[Run], several: bool) -> dict[tuple[Key, str], dict[str, Any]]:
-    """Return {(column, id): case}. A column also has a case with the id "the run itself", unless the run was
-    skipped."""
+    """Return {(column, id): case}. Each run that was not skipped also has a case "the run itself", in a column without
+    a mode."""
     found: dict[tuple[Key, str], dict[str, Any]] = {}
     for column in columns(runs):
         run, more = column.run, _interpreter(column.run, several)

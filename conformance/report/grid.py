@@ -13,7 +13,7 @@ from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, col
 
 #: outcome -> the mark before its count, in the order of the parts of a cell
 MARKS = {"pass": "", "bound": "≈", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
-#: The outcomes that a summary shows only if they occur, because only adapters can have them.
+#: The outcomes that a summary shows only if they occur, because only programs in other languages have them.
 SELDOM = ("bound",)
 NOTHING = "·"
 
@@ -63,8 +63,8 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """Return a key that sorts the rows: whole runs, then groups in the order of the vectors, then clauses by number.
-    Unknown groups and clauses are last."""
+    """Return a key that sorts the rows: the row for whole runs, then groups in the order of `GROUPS`, then clauses by
+    number. Unknown groups and clauses are last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9
     return group, row.group, number, row.clause

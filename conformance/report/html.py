@@ -1,9 +1,9 @@
 """Write a report as one self-contained HTML page. The page needs no network and no server, and the matrix needs no
 JavaScript.
 
-No text of a report can become markup, because all text in the page is escaped. The page contains the cases as JSON with
-escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one style and one
-script, identified by hashes, and nothing from other sites.
+No text of a report can become markup, because the page escapes each text of the report. The page contains the cases as
+JSON with escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one style
+and one script, identified by hashes, and nothing from other sites.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: The number of characters to which the call of a case is cut if the case passes everywhere. Without this limit, these
 #: calls would be most of the page.
 CALL_OF_PASS = 1200
-#: The number of problems in the list at the top; the cells contain all problems.
+#: The largest number of problems in the list at the top; the cells contain all problems.
 SHOWN = 100
-#: The largest number of lines about runs without a column that are visible at once. More lines are all collapsed.
+#: The largest number of lines about runs without a column that are visible at once. If there are more lines, the page
+#: collapses all of them.
 FOLDED = 4
 
 
@@ -191,8 +192,8 @@ def _runs(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases as data for page.js. The outcome of a case in a column is one letter. Each text is stored once,
-    and cases refer to texts by number."""
+    """Return the cases as data for page.js. The outcome of a case in a column is one letter. The text of each detail,
+    such as a reason, is stored once, and cases refer to it by number."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}

@@ -21,7 +21,8 @@ from islices.conformance.report.grid import (
 )
 from islices.conformance.report.runs import PROBLEMS, Run, details, named
 
-#: The number of problems shown for each run, because the length of a comment is limited. The report has all problems.
+#: The largest number of problems shown for each run, because the length of a comment is limited. The report has all
+#: problems.
 SHOWN = 20
 LEGEND = (
     "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
@@ -30,8 +31,8 @@ LEGEND = (
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the Markdown text: the counts, the matrix as a table with a legend, remarks, the first problems of each
-    run, and the origin."""
+    """Return the Markdown text: counts, the matrix with a legend, runs without a column, remarks, the first problems of
+    each run, and the origin."""
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]

@@ -1,10 +1,10 @@
 "use strict";
-// Cells open to their cases, and the filters count anew. Text of a report is only ever set as text.
+// A click on a cell shows its cases; filters change the counts. Text of a report is set only as text.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { outcomes, columns, rows, cases, calls, letters, details, texts } = data;
   const AT_ONCE = 100;
-  // marks and order of a cell, as the page was written
+  // the marks in a cell, in the order that html.py writes
   const MARKS = [["p", ""], ["b", "≈"], ["f", "✗"], ["h", "!"], ["d", "d"], ["u", "u"]];
   const search = document.getElementById("search");
   const found = document.getElementById("found");
@@ -25,7 +25,7 @@
   }
   const cssOf = (letter) => outcomes[letter][0].replace(" ", "-");
 
-  // ------------------------------------------------------------ what the filters let through
+  // ------------------------------------------------------------ the filters
   let shown = () => true;
   function readFilters() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -51,7 +51,7 @@
       columns.forEach((column, k) => {
         const numbers = casesOf(row, k);
         any ||= numbers.length > 0;
-        // what befell a run is said in each of its columns, and is one thing
+        // the outcome of a whole run stands in each of its columns, and counts once
         const counted = row !== data.run || column.first;
         if (counted) {
           matching += numbers.length;
@@ -105,7 +105,7 @@
     const cell = event.target.closest?.("button[data-k]");
     if (!cell || event.altKey || event.ctrlKey || event.metaKey) return;
     if (!(event.key in STEPS) && event.key !== "Home" && event.key !== "End") return;
-    event.preventDefault(); // the box does not scroll by itself as well
+    event.preventDefault(); // the box must not scroll as well
     const to = target(event.key, Number(cell.dataset.row), Number(cell.dataset.k));
     if (to) {
       pointAt(...to);
@@ -130,7 +130,7 @@
     buttons[row][k].setAttribute("aria-controls", "drawer");
     fillDrawer();
   }
-  // As wide as what is seen of the matrix, however wide that is.
+  // Make the drawer as wide as the visible part of the matrix.
   function fitDrawer() {
     const drawer = document.getElementById("drawer");
     if (drawer) drawer.style.width = `${box.clientWidth}px`;
@@ -154,7 +154,7 @@
     drawer.replaceChildren(make("header", {}, make("h3", { textContent: heading }), button), list);
     more(list, numbers, k, 0);
   }
-  const rank = (n, k) => "spdufh".indexOf(letters[k][n]); // the worst stand first
+  const rank = (n, k) => "spdufh".indexOf(letters[k][n]); // the worst cases come first
 
   function more(list, numbers, k, begin) {
     const part = numbers.slice(begin, begin + AT_ONCE);
@@ -197,7 +197,7 @@
     return list;
   }
 
-  // ------------------------------------------------------------ the page as it came, made to open
+  // ------------------------------------------------------------ make the cells of the page open
   lines.forEach((line, row) => {
     [...line.querySelectorAll("td")].forEach((cell, k) => {
       if (!ofRow[row].some((n) => letters[k][n] !== ".")) return;

@@ -2,7 +2,7 @@
 that it keeps.
 
 This module replaces unprintable characters with Python escapes, so that renderers write only printable text. Examples
-of unprintable characters are terminal escape sequences, marks that change the direction of text, and halves of
+of unprintable characters are the escape character of terminals, marks that change the direction of text, and halves of
 surrogate pairs.
 """
 
@@ -98,7 +98,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
             _take(runs, _entry(line), line.decode("utf-8").strip(), path)
         except _LineError as problem:
             if problem.broken and not line.endswith(b"\n") and runs and not runs[-1].footer:
-                break  # the process was killed during writing
+                break  # the process may have been killed during writing
             raise UsageError(f"{path}, line {number}: {problem}") from None
     if not runs:
         raise UsageError(f"{path}: holds no run; accepted are the JSON lines that islices conform --json writes")
@@ -108,7 +108,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """The error for a faulty line. ``broken`` is True if the line may be the first half of a valid line."""
+    """The error for a faulty line. ``broken`` is True if the line may be the beginning of a valid line."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)
@@ -165,7 +165,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 def _entry(line: bytes) -> dict[str, Any]:
     """Return a line as a dict. The dict contains only known fields, whose values have the types in KINDS. All texts in
-    the dict are printable. Raise _LineError if the line is faulty."""
+    the dict are printable, apart from line breaks. Raise _LineError if the line is faulty."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

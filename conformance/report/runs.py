@@ -29,8 +29,8 @@ OUTCOMES = ("pass", "bound", "deviation", "unsupported", "fail", "harness error"
 PROBLEMS = ("fail", "harness error")
 
 
-#: field -> the largest number of characters that terminals and Markdown show. Together with the title, they fill 20
-#: lines of 80 characters.
+#: field -> the largest number of characters that terminals and Markdown show. Together with the title, these fields
+#: fill at most 20 lines of 80 characters.
 DETAILS = {"call": 560, "reason": 350, "got": 210, "expected": 210}
 
 
@@ -75,7 +75,7 @@ class Run:
     origin: str = ""
     """The file from which the run was read."""
     lines: list[str] = field(default_factory=list, repr=False)
-    """The original JSON lines of the run, without an incomplete last line."""
+    """The original JSON lines of the run, without "phase" lines and without an incomplete last line."""
 
     def fact(self, name: str) -> str:
         """Return a field of the header as text; "?" if the header does not have the field."""

@@ -13,9 +13,10 @@ from islices.conformance.report.runs import Run, details, named
 
 #: The spaces between columns.
 GAP = 2
-#: The largest length of a row's head. Longer heads are cut, because the author of a report can choose any text.
+#: The largest length of a row's head and of a line in a column's label. Longer texts are cut, because the author of a
+#: report can choose any text.
 LONGEST = 24
-#: The largest number of entries about failures for each run. Cases with the same reason share an entry.
+#: The largest number of entries about failures for each run. Cases with the same outcome and reason share an entry.
 ENTRIES = 20
 PASSED = "passed in"
 
@@ -48,8 +49,8 @@ def print_report(runs: Sequence[Run], console: Any) -> None:
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """Print the matrix, its legend, runs without a column, remarks, and the cases that fail. Omit remarks whose reason
-    ends with a text in `unless`."""
+    """Print the matrix, its legend, runs without a column, remarks, and the failures. Omit remarks whose reason ends
+    with a text in `unless`."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
@@ -66,24 +67,24 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return True for an output without a width, such as a pipe or a file. In such an output, each text stays on one
-    line."""
+    """Return True for an output without a width, such as a pipe or a file. Lines of these outputs are not wrapped."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """Print a remark. All lines after the first are indented, so that the start of each remark is visible."""
+    """Print a text. All lines after the first are indented, so that the start of each text is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """Return the failures of a run as lines of rich markup, each with the call, the result and the expected result.
+    """Return the failures of a run as lines of rich markup, each with the call, the reason, the result and the expected
+    result.
 
-    Cases with the same reason share one entry, because one fault often breaks many cases. At most `ENTRIES` entries are
-    listed; a further line gives the number of remaining cases. If the whole run is a harness error, the last line gives
-    the reason.
+    Cases with the same outcome and reason share one entry, because one fault often breaks many cases. At most `ENTRIES`
+    entries are listed; a further line gives the number of remaining cases. If the whole run is a harness error, the
+    last line gives the reason.
     """
     from rich.markup import escape
 

@@ -41,7 +41,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read two files, compare them, and show the difference. Return 0 if the files have equal contents, else 1."""
+    """Read two files, compare them, and show the difference. Return 0 if both files have the same tensors with the same
+    bits, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}

@@ -1,7 +1,8 @@
 """Define `islices judge`, which compares an optimizer's step, a clip or a lookup with the formula that a framework
 documents.
 
-The step is a Python function, or a program in any language that answers over the line protocol.
+The step, clip or lookup is a Python function, or a program in any language that answers in JSON lines
+(docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge a step and show the result, or list the formulas.
 
-    Return 0 if every grade is at most --grade, 1 if not, and 3 if the step cannot be judged.
+    Return 0 for a list, or if every grade is at most --grade. Return 3 if the function raises an error other than
+    NotImplementedError, the program fails, or a result is invalid. Otherwise, return 1.
     """
     if options.list:
         return _list(options.formula, as_json=options.json)
@@ -89,8 +91,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(step: str, error: BaseException) -> None:
-    """Print why a function cannot be judged. If the function raised an error, print the traceback without frames of
-    islices."""
+    """Print why a function cannot be judged. If the function raised an error, print the traceback from the function's
+    frame on."""
     print(f"islices judge: {step} cannot be judged:", file=sys.stderr)
     frames, own = error.__traceback__, Path(__file__).parents[1]
     while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:
@@ -134,7 +136,7 @@ def _code(found: list[Judgement], grade: int) -> int:
 
 
 def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
-    """Print the report or its JSON. The JSON is one object, or a list of objects for all formulas."""
+    """Print the reports, or their JSON. The JSON is one object, or with `of_all` a list with one object per formula."""
     if options.json:
         reported = [json_of(x) for x in found]
         print(json.dumps(reported if of_all else reported[0], indent=1))
@@ -147,7 +149,8 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """Return the report as text. On a terminal, the first line of the text is green or red."""
+    """Return the report as text. On a terminal, the first line of the text is green or red, unless NO_COLOR is set or
+    TERM is "dumb"."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:
@@ -180,8 +183,8 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
 
 
 def _function(given: str) -> Callable[..., Any]:
-    """Run FILE and return its FUNCTION, for the argument FILE:FUNCTION. Raise UsageError if FILE does not run or has no
-    such function."""
+    """Run FILE and return its FUNCTION, for the argument FILE:FUNCTION. Raise UsageError if the argument has another
+    form, FILE does not run, or FILE has no callable with this name."""
     path, colon, name = given.rpartition(":")
     if not colon or not name.isidentifier() or not path:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")

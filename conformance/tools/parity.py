@@ -49,7 +49,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare two recordings and show the result. Return 0 if rounding explains all differences, else 1."""
+    """Compare two recordings and show the result. Return 0 if rounding explains all differences at the judged
+    positions, else 1."""
     if options.plot:
         check_picture("--plot", options.plot)
     if options.json:

@@ -1,5 +1,5 @@
 """Define the arguments that `islices diff` and `islices parity` share: facts about the compared trainings, and pairs of
-names. The metadata of the compared files may also contain such facts.
+names. The metadata of the compared files may also contain these facts.
 
 May import: `islices.cli`.
 """
@@ -53,8 +53,8 @@ def facts(
     """Return ({fact: value of the option, or None}, {fact: value in the metadata}). The second dict has only facts
     whose option is None.
 
-    `sides` yields (path, metadata). Raise UsageError if a value is not a number, or if the sides have different
-    values of a fact.
+    `sides` yields (path, metadata). For these facts, raise UsageError if a metadata value does not have the type in
+    `FACTS`, or if the sides have different values.
     """
     given = {name: getattr(options, name) for name in FACTS}
     found: dict[str, set[Any]] = {}

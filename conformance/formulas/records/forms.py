@@ -38,8 +38,8 @@ NAMED = "of the rows that the gradient names, duplicates summed: "
 
 
 def documented(framework: str, source: str) -> Callable[..., Formula]:
-    """Return a function that makes formulas of a framework. In `source`, {} stands for the class's name, and {module}
-    for that name in lower case. The returned function adds its argument `note` to the source."""
+    """Return a function that makes formulas of a framework. In `source`, {} stands for the name of the class or
+    function, and {module} for that name in lower case. The returned function adds its argument `note` to the source."""
 
     def make(
         name: str, rule: Any, equation: str, form: Form, options: Form, *more: Any, note: str = "", **fields: Any

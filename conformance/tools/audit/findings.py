@@ -16,7 +16,7 @@ from islices.conformance.report import CLAUSES
 from islices.conformance.tools.audit import probes
 from islices.conformance.workers import run_worker
 
-#: The seconds after which a process counts as hung. Importing a framework on a busy machine takes less.
+#: The seconds after which a process counts as hung. Importing a framework takes less time, even on a busy machine.
 PATIENCE = 300
 #: The outcomes of probes, in the order of the report.
 OUTCOMES = ("broken", "corrupts", "raises", "differs", "agrees", "not run")
@@ -35,10 +35,11 @@ def framework_of(module: str) -> str:
 
 
 def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[Finding]:
-    """Yield the findings of a module's probes whose number, call, claim or clause contains `words`.
+    """Yield the findings of the module's probes whose number, call, claim or clause contains the text `words`.
 
-    Upper and lower case do not matter. If a process ends before its first probe, yield a "broken" finding
-    without a probe. `patience` is the number of seconds after which a process counts as hung.
+    Upper and lower case do not matter. If a process fails before its first probe, yield a "broken" finding without a
+    probe. If the framework is missing or cannot run, yield a "not run" finding without a probe. `patience` is the
+    number of seconds after which a process counts as hung.
     """
     first: int | None = 1
     while first is not None:
@@ -73,8 +74,8 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Return the findings as Markdown: one section per framework and one paragraph per finding. In each section, the
-    paragraphs have the order of `OUTCOMES`."""
+    """Return the findings as Markdown: one section per framework, with one subsection per finding. The subsections of a
+    section have the order of `OUTCOMES`."""
     lines = ["# What the frameworks' own functions do", ""]
     for framework in dict.fromkeys(framework_of(f["module"]) for f in findings):
         own = [f for f in findings if framework_of(f["module"]) == framework]

@@ -34,7 +34,7 @@ class Probe(NamedTuple):
         One sentence about the measured behaviour. The Markdown report omits the sentence for the outcomes "broken" and
         "not run".
     instead : str
-        The islices call that users can make instead.
+        The code that users can write instead, usually a call of islices.
     given : str
         A short name of the input.
     request : callable

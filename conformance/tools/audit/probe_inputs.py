@@ -40,7 +40,8 @@ DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # the norm is 10; the n
 CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])
 
 SUBNORMAL = np.full(2, 1e-40, np.float32)
-#: A float64 sum of the squares, in order, loses every square after the first. Together, the lost squares would count.
+#: A float64 sum of the squares, in order, loses every square after the first. Together, the lost squares would change
+#: the sum.
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
@@ -59,7 +60,7 @@ def left_fold(values: Host, ids: Host, rows: int = ROWS) -> Host:
     return out
 
 
-#: 600 slices of three rows. The sums of the rows depend on the order of the additions.
+#: 600 slices that belong to three rows. The sums of the rows depend on the order of the additions.
 VALUES, IDS = floats(1200).reshape(600, 2), np.random.default_rng(1).integers(0, 3, 600)
 FOLDED = left_fold(VALUES, IDS)
 

@@ -1,8 +1,9 @@
 """Run the probes of a module in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
-The program prints two JSON lines per selected probe. The second line is the finding. If the call ends the process, the
-first line serves as the finding. An isolated probe runs only as the first probe of a process, and the process ends
-after this probe. In the last line, "next" is the number of the next probe, or null if no probe is left.
+WORDS selects probes, and FIRST is the number of the first probe to run. The program prints two JSON lines per selected
+probe. The second line is the finding. If the call ends the process, the first line serves as the finding. An isolated
+probe runs only as the first probe of a process, and the process ends after this probe. In the last line, "next" is the
+number of the next probe, or null if no probe is left.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main(module: str, words: str, first: int) -> int:
             return 0
     say(next=None)
     channel.close()
-    os._exit(0)  # skip the interpreter's exit, which may crash and counts only for isolated probes
+    os._exit(0)  # skip the interpreter's exit: a crash there counts only after an isolated probe
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ class Benchmark(NamedTuple):
 
 
 def default_cases() -> list[Benchmark]:
-    """Return every operation on the default gradient, then the first two operations with one axis changed at a time."""
+    """Return every operation on the default gradient, then coalesce and clip_by_global_norm with one axis changed at a
+    time."""
     first = [Benchmark(operation) for operation in AXES["operation"]]
     others = [case._replace(**{axis: value}) for case in first[:2] for axis in list(AXES)[1:] for value in AXES[axis]]
     return list(dict.fromkeys(first + others))

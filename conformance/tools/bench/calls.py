@@ -80,7 +80,7 @@ def _torch_calls() -> dict[str, Callable[[], Any]]:
     return {"coalesce": lambda: islices.coalesce(layer.weight.grad), "clip_grad_norm_": clip, "Adam.step": adam.step}
 
 
-#: framework -> {name: call to count}
+#: framework -> a function that returns {name: call to count}
 CALLS: dict[str, Callable[[], dict[str, Callable[[], Any]]]] = {"numpy": _numpy_calls, "torch": _torch_calls}
 
 

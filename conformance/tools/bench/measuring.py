@@ -1,6 +1,7 @@
 """Run one measuring process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
 
-JOB is JSON that names the part and the backend to measure. The process prints each record as a line of JSON.
+JOB is JSON with the part, the backend and the settings of the measurement. The process prints each record as a line of
+JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def main(text: str) -> None:
     name, threads = job["backend"], job["threads"]
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[:threads])  # every framework's thread pool reads this as well
+        os.sched_setaffinity(0, cores[:threads])  # limits the frameworks' thread pools as well
     islices.config.set_num_threads(threads)
     version, others = islices.get_backend(name).version(), Others()
 

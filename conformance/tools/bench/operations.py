@@ -128,7 +128,7 @@ def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
     """Return the relative error of the norm of a result."""
     if isinstance(result, list):
         (result,) = result
-    if isinstance(result, tuple):  # JAX and NumPy: values may be padded to a power of two; further ids are padding
+    if isinstance(result, tuple):  # JAX and NumPy: values beyond the ids and ids beyond the table are padding
         values, ids = result
         pair = B.asarray(values[: len(ids)]), B.asarray(ids)
         result = IndexedSlices(*pair, (case.rows, case.dim), padded=True, validate=False)

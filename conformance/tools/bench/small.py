@@ -1,8 +1,8 @@
 """Run the part "small": calls on 64 x 16 values. Most of the time of these calls is overhead.
 
-islices validates all input. The label "outside" means that the IndexedSlices was built before the timing, and "inside"
-that each call also builds the IndexedSlices. "native" means that the call gets the framework's sparse object. If the
-framework has a call for the same operation, that call is measured as well.
+The label "outside" means that the IndexedSlices was built before the timing, and "inside" that each call also builds
+the IndexedSlices. "native" means that the call gets the framework's sparse object. If the framework has a call for the
+same operation, that call is measured as well.
 """
 
 from __future__ import annotations

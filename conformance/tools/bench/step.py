@@ -1,9 +1,9 @@
 """Run the part "step": whole training steps, because users wait for whole steps.
 
 A step consists of lookup, loss, gradient, clipping by the global norm in some cases, and an optimizer's step on the
-rows of the batch. The model sums rows of its tables in bags; the loss is half the squared distance between the bags
-and targets, times LOSS_SCALE. Every implementation starts from the same tables and reads the same batches. Losses are
-compared before the timing.
+rows of the batch. The model sums rows in bags, and adds up the bags of its tables. The loss is half the squared
+distance between the sums and targets, times LOSS_SCALE. Every implementation starts from the same tables and reads the
+same batches. Losses are compared before the timing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAX_NORM = 2.0**-3
 #: The number of batches, which the steps read in turn. The rows of all batches together do not fit the caches of most
 #: processors.
 BATCHES = 4
-#: The allowed relative difference between the losses of other programs and of islices. Other programs sum in another
-#: order than islices, and add epsilon at other places.
+#: The allowed relative difference between the losses of islices and of implementations that are not in `SAME_BITS`.
+#: These implementations may sum in another order than islices, and add epsilon at other places.
 TOLERANCE = 1e-3
-#: The allowed relative difference between the losses of the implementations in `SAME_BITS`. Their gradients and tables
-#: have the same bits, but frameworks compile the sum of the loss differently.
+#: The allowed relative difference between the losses of the implementations in `SAME_BITS`. The gradients and tables of
+#: these implementations have the same bits, but a compiled loss may be summed in another order.
 OUR_TOLERANCE = 1e-5
-#: The implementations of islices that promise the same bits.
+#: The implementations of islices whose tables must have the same bits.
 SAME_BITS = ("islices", "islices, compiled")
 
 
@@ -76,7 +76,7 @@ class Training(NamedTuple):
 
 def cases_of(backend: str) -> list[Training]:
     cases = [Training(BAGS, "adam", True), Training(BAGS, "adam", False)]
-    if backend == "torch":  # FBGEMM needs torch, and recommenders are trained with torch
+    if backend == "torch":  # FBGEMM needs torch, and many recommenders are trained with torch
         cases.append(Training(BAGS, "rowwise_adagrad", False))
         cases += [Training(TABLES, kind, False) for kind in ("sgd", "adagrad", "adam")]
     return cases

@@ -1,7 +1,8 @@
 """Judge all libraries and write docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
 
 ``--python`` names further environments; a library is judged in the first environment that has it. Without ``--docs``,
-the tables are printed. The exit code is 0 whatever the scores are, and 2 for wrong usage.
+the program prints tables of scores and writes no file. The exit code is 0 whatever the scores are, and 2 for wrong
+usage.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of an earlier run, without the libraries that this run judges. Without --library or without an
-    earlier run, return empty results."""
+    """Return the results of an earlier run, without the libraries that this run judges. Without --library, or if the
+    folder of --docs has no earlier run, return empty results."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

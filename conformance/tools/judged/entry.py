@@ -1,4 +1,4 @@
-"""Define `Judged`, an entry to judge: a library's call, the formula that the library documents, and the call as a step.
+"""Define `Judged`, an entry to judge: a library's call, the formula to compare with, and the call as a step.
 
 May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.records`.
 """
@@ -21,12 +21,12 @@ class Judged(NamedTuple):
     call : str
         The function or class, as the library's users write it.
     formula : str
-        The formula that the library documents, or an identical formula of another framework.
+        The name of the formula to compare with: a formula of the library, or of another framework.
     step : callable
         The step function for `islices.conformance.judge`.
     variant : str
-        The implementation, such as "fused", if the call has several implementations. Each implementation is a column of
-        the table.
+        A variant of the call, such as "fused" or "without amsgrad"; "" for the plain call. Each variant is a column of
+        the library's table.
     """
 
     call: str
@@ -36,8 +36,8 @@ class Judged(NamedTuple):
 
 
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename options. `names` maps the names of a formula to the names of a library. Options whose names are not in
-    `names` keep their names."""
+    """Return options with other names. `names` maps the names of a formula to the names of a library. Options whose
+    names are not in `names` keep their names."""
     return {names.get(name, name): value for name, value in options.items()}
 
 
@@ -53,8 +53,8 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return a step that raises NotImplementedError if one of the options `names` is on, and otherwise calls the given
-    step."""
+    """Return a step that raises NotImplementedError if one of the options `names` is on. Otherwise, the returned step
+    calls the given step with the options that the given step accepts."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:

@@ -1,8 +1,8 @@
 """Judge the entries of a library in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-The program prints JSON lines: the reason why the library does not load, or its version, two lines per entry, and a last
-line. The program prints an entry's first line before the judging, so that the output shows the entry if the process
-crashes.
+The program prints JSON lines. If the library does not load, the only line contains the reason. Otherwise, the output
+consists of a line with the version, two lines per entry, and a last line. The program prints an entry's first line
+before the judging, so that the output shows the entry if the process crashes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return what the table needs of a judgement: the grade, the highest scores, the cause, the worst place, and the
-    trajectories and arrays that were not judged."""
+    """Return a judgement as JSON: the grade, the highest score of each grade, the cause, the worst place, and the
+    unjudged trajectories and arrays."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {

@@ -1,4 +1,4 @@
-"""Write a run of the judged libraries as tables of all scores, or for docs/judged.md as a summary and a list of
+"""Write a run of the judged libraries as tables of scores, or for docs/judged.md as a summary and a list of
 findings."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Line = dict[str, Any]
 
 
 def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
-    """Return the page with new text in its two generated blocks."""
+    """Return the page with new text in its two generated blocks. Raise ValueError unless the page has each block
+    once."""
     blocks = {"summary": "\n\n".join(summary(run)), "findings": "\n".join(map(finding, scripts))}
     for name, text in blocks.items():
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -28,7 +29,7 @@ def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- scores
 def summary(run: Line) -> Iterable[str]:
-    """Yield a line with the date, the machine and the versions, then a table of the number of calls by library and
+    """Yield a line with the date, the machine and the versions, then a table of the number of entries by library and
     grade."""
     machine = run["machine"]
     yield (
@@ -63,7 +64,8 @@ def _title(found: Line) -> str:
 
 
 def _table(found: Line) -> str:
-    """Return the table of a library. The table has a line for each call and formula, and a column for each variant."""
+    """Return the table of a library. The table has a row for each pair of a call and a formula, and a column for each
+    variant."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:
@@ -79,7 +81,8 @@ def _table(found: Line) -> str:
 def _cell(entry: Line) -> str:
     """Return the text of a cell. The text is the library's exception, the score of grade 1, or, for a step of grade 2,
     the scores of both grades. If the step is outside of both grades, the text contains the score of grade 1 and the
-    likely mistake. Without a score, the text is "not judged"."""
+    likely mistake. If no known mistake fits, the text contains the worst place instead. Without a score, the text is
+    "not judged"."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])
@@ -95,8 +98,8 @@ def _cell(entry: Line) -> str:
 
 # ---------------------------------------------------------------------- findings
 def finding(script: Path) -> str:
-    """Return a list item: the docstring of a finding's script, and a link to the script. The docstring is one
-    sentence."""
+    """Return a list item: the docstring of a finding's script, and a link to the script. Docstrings of scripts must be
+    one sentence."""
     text = ast.get_docstring(ast.parse(script.read_text("utf-8")))
     assert text is not None, f"{script.name} has no docstring"
     return f"- {text} ([script](judged/{script.name}))"

@@ -1,7 +1,7 @@
-"""Judge every library in a separate process. The process uses the first environment that has the library.
+"""Judge every library in a separate process. The process uses the first environment in which the library loads.
 
-If a process crashes during an entry, the crash is the result of the entry, and a new process continues with the next
-entry.
+If a process crashes or hangs during an entry, the entry's result describes this, and a new process continues with the
+next entry.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """Return the environment variables of a process. The process imports this copy of islices. The process looks for
-    programs in the folder of `python` first."""
+    """Return the environment variables of a process. With these variables, the process imports this copy of islices,
+    and looks for programs in the folder of `python` first."""
     bin = str(Path(python).parent)  # not resolved, because the Python of a virtual environment is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
@@ -45,14 +45,14 @@ def environment(python: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------------- a library
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
-    """Judge a library and return {module, library, version, entries}, or {module, missing} if no environment has the
-    library. Without `formulas`, judge all formulas."""
+    """Judge a library and return {module, library, version, entries}, or {module, missing} if the library loads in no
+    environment. Without `formulas`, judge all formulas."""
     found = _first(pythons, lambda python: _judged(name, python, {**environment(python), **variables}, formulas))
     return {"module": name, **found}
 
 
 def _first(pythons: Sequence[str], run: Callable[[str], Line]) -> Line:
-    """Return the result of the first environment in which no module is missing, else the result of the last
+    """Return the result of the first environment in which nothing is missing, else the result of the last
     environment."""
     found: Line = {}
     for python in pythons:

@@ -1,1 +1,2 @@
-"""The tables of probes, in modules named after frameworks. Only the process of prober.py imports these modules."""
+"""The tables of probes, in modules whose names begin with the name of a framework. Only the process of prober.py
+imports these modules."""

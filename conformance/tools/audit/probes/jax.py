@@ -1,4 +1,4 @@
-"""Probes of JAX. The probes cover at[].add, lookups, gradients, BCOO, and rounding on the CPU in eager code and under
+"""Probes of JAX. The probes cover at[].add, sums, norms, lookups, gradients, BCOO and rounding, in eager code and under
 jit."""
 
 from __future__ import annotations

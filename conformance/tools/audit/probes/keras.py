@@ -1,5 +1,4 @@
-"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend. The probes cover operators, clips and
-steps."""
+"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend. The probes cover operations, clips and steps."""
 
 from __future__ import annotations
 

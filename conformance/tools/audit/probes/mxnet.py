@@ -1,5 +1,5 @@
-"""Probes of row_sparse arrays in MXNet. The probes cover the type, linear operations, norms, clips, gluon's layers,
-autograd, rounding and steps."""
+"""Probes of MXNet, mostly of row_sparse arrays. The probes cover the type, conversions, linear operations, norms,
+clips, lookups, autograd, rounding and steps."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ DENSIFY, SCALE = "islices.to_dense(x)", "islices.scale(x, c)"
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
 GRADIENT, ADD = "islices.value_and_grad(fn)(islices.Table(weights), ...)", "islices.scatter(table, x)"
-#: The recommendation of probes about arithmetic that graphs rewrite. islices protects its operations against this.
+#: The recommendation of probes about arithmetic that has other results in a tf.function than in eager code.
 GUARDED = "islices' own functions and islices.optim: traced results are those of eager code"
 CONVERT = 'islices.convert(x, "tensorflow")'
 A, B, C = (np.random.default_rng(k).random(512).astype(np.float32) + np.float32(0.5) for k in range(3))

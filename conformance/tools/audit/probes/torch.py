@@ -1,5 +1,5 @@
-"""Probes of sparse COO tensors in PyTorch. The probes cover sums, norms, clips, lookups, bags, memory, autograd and
-optimizers."""
+"""Probes of PyTorch, mostly of sparse COO tensors. The probes cover sums, norms, clips, lookups, bags, memory, autograd
+and optimizers."""
 
 from __future__ import annotations
 
@@ -202,8 +202,7 @@ PROBES = [
           CLIP, "-1", lambda: clip_norm([6, 8], -1.0), REFUSED, issue="pytorch/pytorch#31367"),
     Probe("torch.sqrt", "16", "some of its roots are not the nearest float32, nor the nearest float64", 'islices.get_backend("torch").sqrt(x)',
           "20,000 float32", lambda: torch.from_numpy(ROOTS).sqrt(), np.sqrt(ROOTS), issue="pytorch/pytorch#31250"),
-    # ------------------------------------------------------------------ invalid input that torch accepts, and writes to
-    # wrong memory
+    # ------------------------------------------------------------------ invalid input, and writes to wrong memory
     Probe("torch.sparse_coo_tensor, indices outside of the shape", "2", "it accepts indices that are negative, or not below rows",
           CHECKED, "negative index", invalid_gradients()["negative index"][0], REFUSED, issue="pytorch/pytorch#124168"),
     Probe("torch.sparse_coo_tensor(is_coalesced=True)", "2", "it believes that slices are coalesced which are unsorted, or have duplicates",

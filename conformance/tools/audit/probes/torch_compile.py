@@ -1,5 +1,4 @@
-"""Probes of torch.compile. The probes cover the first steps of compiled optimizers, and a compiled lookup of an id out
-of range."""
+"""Probes of torch.compile. The probes cover the first step of Adam, and a lookup of an id out of range."""
 
 from __future__ import annotations
 

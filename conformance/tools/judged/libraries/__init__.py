@@ -1,2 +1,2 @@
-"""The judged libraries. Each library has a module, which defines `LIBRARY` (the name of the library's distribution) and
-`entries()`."""
+"""The judged libraries. Each library has a module, which defines `LIBRARY` (the name under which the library is
+imported) and `entries()`."""

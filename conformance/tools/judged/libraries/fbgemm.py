@@ -17,7 +17,7 @@ LIBRARY = "fbgemm_gpu"
 
 
 def fbgemm_step(name: str, features: int = 1) -> Step:
-    """Return a step on one table that one or two features share. The first feature has one bag per slice; the bags of a
+    """Return a step on one table, which one or two features use. The first feature has one bag per slice; the bags of a
     second feature are empty."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:

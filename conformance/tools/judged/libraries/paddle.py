@@ -17,8 +17,8 @@ NAMES = {
     "lr": "learning_rate", "eps": "epsilon", "nesterov": "use_nesterov",
     "initial_accumulator": "initial_accumulator_value",
 }  # fmt: skip
-#: (class, formula). Adam and AdamW occur twice, because their kernels add epsilon at another place than their pages
-#: say.
+#: (class, formula). Adam and AdamW occur twice, because their kernels add epsilon at another place than their
+#: documentation says.
 CLASSES = (
     ("SGD", "torch.SGD"), ("Momentum", "torch.SGD"), ("Adam", "tensorflow.Adam"), ("Adam", "torch.Adam"),
     ("AdamW", "keras.AdamW"), ("AdamW", "torch.AdamW"), ("Adagrad", "torch.Adagrad"), ("Adadelta", "torch.Adadelta"),

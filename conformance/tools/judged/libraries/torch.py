@@ -58,7 +58,7 @@ def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled:
         if t == 1:
             given = taken(kind, betas(renamed(options, names)))
             state["p"] = torch.nn.Parameter(torch.from_numpy(w))
-            # torch would compile again for each number
+            # a tensor, because torch would compile again for each new number
             state["rate"] = torch.tensor(options["lr"]) if compiled else None
             state["optimizer"] = kind([state["p"]], **{**given, "lr": state["rate"]} if compiled else given, **chosen)
             state["take"] = recompiled(state["optimizer"].step) if compiled else state["optimizer"].step
