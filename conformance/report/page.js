@@ -154,7 +154,7 @@
     drawer.replaceChildren(make("header", {}, make("h3", { textContent: heading }), button), list);
     more(list, numbers, k, 0);
   }
-  const rank = (n, k) => "spdufh".indexOf(letters[k][n]); // the worst cases come first
+  const rank = (n, k) => "pbdufh".indexOf(letters[k][n]); // the worst cases come first
 
   function more(list, numbers, k, begin) {
     const part = numbers.slice(begin, begin + AT_ONCE);

@@ -35,7 +35,7 @@ parts
               to a computed result; the input is validated
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
-              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
+              torch.optim, JAX's donated scatter, and formulas by hand
 only if --part names them (NumPy has neither)
   embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by

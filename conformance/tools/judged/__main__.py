@@ -1,4 +1,4 @@
-"""Judge all libraries and write docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
+"""Judge all libraries: ``python -m islices.conformance.tools.judged`` (`make judged` also writes docs/judged.md).
 
 ``--python`` names further environments; a library is judged in the first environment that has it. Without ``--docs``,
 the program prints tables of scores and writes no file. The exit code is 0 whatever the scores are, and 2 for wrong
