@@ -43,8 +43,8 @@ def _gather(weights: Array, ids: Array) -> Array:
     )
 
 
-#: Returns the rows with the given ids, an array of shape ``(*ids.shape, *row_shape)``. An id out of range gets zeros.
-#: In eager code, a call is a single dispatch.
+#: A function that returns the rows with the given ids, an array of shape ``(*ids.shape, *row_shape)``. An id out of
+#: range gets zeros. In eager code, a call is a single dispatch.
 read = partial(jax.jit, inline=True)(_gather)
 #: The same function, but as a single equation in a trace. If the trace is evaluated eagerly, the equation is also a
 #: single dispatch.
@@ -98,7 +98,7 @@ def _same(weights: Any) -> Any:
 
 
 operand_p = _marker("islices_operand")  # marks weights that are used as an array
-hidden_p = _marker("islices_hidden")  # marks weights from which `islices_lookup` reads
+hidden_p = _marker("islices_hidden")  # marks weights from which a lookup reads
 
 
 # ---------------------------------------------------------------------- rows with a gradient

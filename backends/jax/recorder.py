@@ -57,12 +57,12 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Store further positions of the current step. The values may be traced. See `islices.Recorder.add`.
+        """Store some positions of the current step. The values may be traced. See `islices.Recorder.add`.
 
         Parameters
         ----------
         **positions
-            Records by position, as for `islices.Recorder.step`.
+            The same positions as for `islices.Recorder.step`, such as ``batch`` and ``gradients``.
         """
         self._on_host(positions, super().add)
 
@@ -72,7 +72,7 @@ class JaxRecorder(Recorder):
         Parameters
         ----------
         **positions
-            Records by position, as for `islices.Recorder.step`.
+            The same positions as for `islices.Recorder.step`, such as ``batch`` and ``gradients``.
         """
         self._on_host(positions, super().step)
 

@@ -107,7 +107,7 @@ class _StandIn(types.ModuleType):
     """A module that has all names of the installed NumPy and, in addition, the names in `LOST`."""
 
     def __getattr__(self, name: str) -> Any:
-        # LOST before getattr, because NumPy's __getattr__ warns for some names
+        # LOST is searched before getattr, because NumPy's __getattr__ warns for some names
         found = vars(np).get(name, LOST.get(name))
         return getattr(np, name) if found is None else found
 
@@ -123,7 +123,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """A finder that loads MXNet's modules with `_Loader`. The other finders find these modules."""
+    """A finder that loads MXNet's Python source files with `_Loader`. The other finders find these files."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None

@@ -121,8 +121,8 @@ def named_rows(s: IndexedSlices) -> NamedRows:
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Sum the duplicates of an update, and add it to the weights. 16-bit numbers are added in float32, and each new row
-    is rounded once to the dtype of the weights."""
+    """Sum the duplicates of an update, and return the weights plus these sums. 16-bit numbers are added in float32, and
+    each new row is rounded once to the dtype of the weights."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))

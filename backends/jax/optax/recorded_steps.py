@@ -18,8 +18,7 @@ from islices.porting.trajectory.descriptions import as_description
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each update. The
-    training loop stays the same.
+    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each update.
 
     Parameters
     ----------
