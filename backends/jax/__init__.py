@@ -4,7 +4,7 @@
 The backend compensates for the following properties of JAX. The modules `precision`, `scatters` and `host_views` list
 more.
 
-- Inside `jax.jit`, shapes are static, so an operation cannot remove a slot (a row and its index) from slices. Instead,
+- Inside `jax.jit`, shapes are static, so an operation cannot remove a slot (one row of values with its index). Instead,
   the slot's index becomes the sentinel ``rows``, which is the number of rows of the table. `BCOO` marks its padding
   with the same index. The values of padding slots in a `BCOO` need not be zero.
 - XLA replaces ``a / broadcast(b)`` by a product with the reciprocal, even in eager code, and the result can be wrong by

@@ -2,8 +2,8 @@
 bfloat16.
 
 JAX's `device_put` shares NumPy's memory if it is aligned to 64 bytes. A view keeps its array alive, and JAX does not
-reuse a donated buffer that has a view. islices does not use DLPack, which is no faster than these views.
-DLPack also rejects read-only and bfloat16 memory, and writes a line to stderr for each unaligned array.
+reuse a donated buffer that has a view. islices does not use DLPack, which is no faster than these views. DLPack also
+rejects read-only and bfloat16 memory, and writes a line to stderr for each unaligned array.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Define JAX primitives that mark lookups. The module `tables` finds these primitives in traced programs.
 
 A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
-weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Only
-`differentiate` gives these primitives a special meaning. Everywhere else, they are identity operations with the usual
-derivatives. `attach` returns rows, and passes their gradient to a second input too.
+weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Outside of
+`differentiate`, these primitives are identity operations with the usual derivatives. `attach` returns rows, and passes
+their gradient to a second input too.
 """
 
 from __future__ import annotations

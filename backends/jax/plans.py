@@ -347,7 +347,7 @@ RULES: dict[type, dict[str, Rule]] = {
     TableWeights: tables.RULES,
     Operand: tables.OPERAND_RULES,
 }
-#: primitive -> the reason why a marked leaf must not be its operand, or an alternative
+#: primitive -> an explanation or an alternative, which the error shows for a rejected use by this primitive
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
     "before it, or choose with jnp.where",

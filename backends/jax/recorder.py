@@ -34,8 +34,8 @@ class JaxRecorder(Recorder):
     -----
     An ordered callback (`jax.experimental.io_callback`) copies traced values to the host. So each run of a compiled
     step is recorded, in the right order. `jax.effects_barrier()` waits for the last record. You can pass a state of
-    `islices.optim` unchanged, but must convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause
-    23.
+    `islices.optim` unchanged, but must convert a state of optax with `islices.backends.jax.optax.state_of`.
+    SPEC clause 23.
 
     Examples
     --------

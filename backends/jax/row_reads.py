@@ -40,8 +40,8 @@ Marks = tuple[Any, ...]
 @dataclass(frozen=True)
 class Slot:
     """A read of a leaf's rows, or a use of a Table's weights as an array. Each slot has a delta, an additional input.
-    The gradient of the delta is the gradient of the values that are read, or of a product with the weights. `found`
-    describes further results of the read, such as row numbers."""
+    The gradient of the delta is the gradient of the rows that are read, of a product with the weights, or of the
+    weights. `found` describes further values, such as row numbers."""
 
     leaf: int
     shape: tuple[int, ...]  # the shape of the delta; for a read of n rows of a plain array, (*loops, n, *row_shape)

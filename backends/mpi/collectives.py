@@ -44,8 +44,8 @@ _keyval: list[int] = []
 
 def default_group(timeout: float | None) -> Group:
     """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError if mpi4py or an MPI
-    library is missing. Raise RuntimeError if MPI is not running, rejects calls from this thread, or is not the
-    launcher's MPI library.
+    library is missing. Raise RuntimeError if MPI is not running or rejects calls from this thread, or if mpi4py has
+    loaded another MPI library than the launcher's.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """

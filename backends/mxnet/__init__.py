@@ -5,8 +5,8 @@ In this folder, `stand_in` imports MXNet, and `gluon_layers` captures Gluon's la
 properties of MXNet's autograd. The adapter compensates for the following other properties of MXNet:
 
 - Operators parse Python scalars from text. For a quarter of all float64 scalars, and half of the powers of two beyond
-  ``2**60``, the result is wrong in the last place. So the adapter passes scalars as arrays, except for factors of
-  float32 arrays, which float32 can represent.
+  ``2**60``, the result is wrong in the last place. So the adapter passes scalars as arrays, except for float32 factors
+  of float32 arrays.
 - The shape () and all shapes that contain 0 mean "unknown", unless `mx.util.np_shape` is on. In `NDArray.reshape`, 0
   means "copy this dimension". A reduction of an empty array fails only later, in another thread.
 - In Python, MXNet's bfloat16 is a structured dtype. MXNet truncates when it converts to bfloat16, so NumPy rounds

@@ -1,6 +1,6 @@
 """Capture the ids of a Gluon model's gluon.nn.Embedding layers, and the gradients of the layers' outputs.
 
-While autograd records, the capture adds an array of -0.0 to a layer's output, which changes no bit. The gradient of
+While autograd records, the capture adds an array of -0.0 to each layer's output, which changes no bit. The gradient of
 this array is the gradient of the output. MXNet sums this gradient over backward passes, even for frozen layers. Gluon's
 forward hooks cannot replace an output, so the capture replaces `forward` on the instance while the context is open.
 Other reads of the weights, for example by a tied output layer or a penalty, would contribute to the gradient without

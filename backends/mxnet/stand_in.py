@@ -2,7 +2,7 @@
 np.mirr.
 
 MXNet's modules get special builtins, whose ``__import__`` returns a stand-in for NumPy. The stand-in has all names of
-NumPy and the missing names, which functions of MXNet can also read later. No other module sees the stand-in:
+NumPy and the missing names. Functions of MXNet can also read these names later. No other module sees the stand-in:
 ``sys.modules["numpy"]`` stays the real module for other threads, and for packages that MXNet imports. NumPy itself does
 not change. May import: `mxnet`, `numpy`, `islices.core.locks`.
 """

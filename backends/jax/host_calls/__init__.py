@@ -17,8 +17,8 @@ The code relies on the following properties of XLA's C API (xla/ffi/api/c_api.h 
 - XLA also calls each handler for metadata, and the handler then reports the version of the API that it uses. When a
   handler is registered, XLA raises an error if the major version is not the same as XLA's.
 
-The version is checked once, when the first program with this primitive is traced (`parts.available`). If XLA rejects
-the version, islices warns once, and XLA's operations compute the same bits. XLA's operations are also used without
-numba, under vmap, in exported programs, on other platforms, and for tables on several devices. The same is true if the
-program is traced within ``use_kernels(False)`` or ``execution("framework")``.
+The version is checked once, when the first program that could call kernels is traced (`parts.available`). If XLA
+rejects the version, islices warns once, and XLA's operations compute the same bits. XLA's operations are also used
+without numba, under vmap, in exported programs, on other platforms, and for tables on several devices. The same is true
+if the program is traced within ``use_kernels(False)`` or ``execution("framework")``.
 """

@@ -3,7 +3,7 @@
 The docstring of `islices.backends.jax.host_calls` lists the properties of XLA on which this code relies. A *handler* is
 a C function that gets the address of a call frame. Each operation has a *task*, another C function, which runs parts of
 the operation. The handler runs the task in several threads. A *block* is a small piece of memory that counts the parts.
-Threads claim parts there, and the last thread frees the block. The calling thread also runs parts, and waits only for
+Threads claim parts in the block, and the last thread frees it. The calling thread also runs parts, and waits only for
 parts that other threads have begun. So handlers make progress even if they occupy all of XLA's threads. Parts write to
 separate memory or add integers, so the bits do not depend on the number of threads. This number is at most
 `islices.config.get_num_threads()` at the time when the program runs.

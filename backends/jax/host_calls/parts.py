@@ -57,7 +57,7 @@ def groups(index: str, place: str | None = None) -> str:
         positions of the slots' values. The attributes are the number of parts, `rows`, and the number of values.
 
         `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row
-        that has slots, the place in `order` where these slots begin. The next entry of `starts` is the place where the
+        that has slots, the place in `order` where these slots begin. One more entry of `starts` is the place where the
         slots of the last row end. `named` is the number of rows that have slots. `ids` contains the numbers of these
         rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
         """

@@ -189,9 +189,9 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     """Return (the update, the new state) of one table. The update contains the rows of the gradient, or all rows if the
     gradient is dense or the optimizer has rows="all".
 
-    Every accepted rule ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the same bits as a step from w. The same is true of 16-bit tables, because the updates
-    of 16-bit tables are float32.
+    Every rule that `from_optim` accepts ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If
+    `add_to_rows` adds this update to w, the result has the same bits as a step from w. The same is true of 16-bit
+    tables, because the updates of 16-bit tables are float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

@@ -97,7 +97,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict of str to array
-        For each parameter, its arrays. The name of a parameter consists of keys, positions and attributes, joined by
+        The arrays of each parameter. The name of a parameter consists of keys, positions and attributes, joined by
         dots. Arrays have the names that `islices.optim` uses, such as "m", "v", "accumulator" and "momentum". If the
         state contains a step count, there is also "step" of shape (1,). Parameters without known arrays are left out.
 

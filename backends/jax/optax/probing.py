@@ -1,8 +1,8 @@
 """Detect transformations that `on_rows` cannot run. The module compares steps on some rows with optax's steps on all
 rows.
 
-The result depends only on the updates that a transformation returns, not on its name or the class of its state. SPEC
-clause 24.
+The result depends only on the updates that a transformation returns, not on its name or the class of its state.
+SPEC clause 24.
 """
 
 from __future__ import annotations

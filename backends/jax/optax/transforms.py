@@ -231,16 +231,16 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ------
     TypeError, ValueError, IndexError
         `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
-        fit the parameters. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every. The first
-        update with a sparse leaf then probes `inner` on small arrays, and raises if steps on rows differ from steps on
-        the dense gradient.
+        fit the parameters. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every. For each
+        structure of updates with sparse leaves, the first update then probes `inner` on small arrays. The update
+        raises if steps on rows differ from steps on the dense gradient.
 
     Notes
     -----
     All rows share one step count. A row gets no later update for the steps whose gradients did not contain it. If a
     gradient contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient.
-    (In jit, XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants.
-    SPEC clause 16.
+    (In jit, XLA may merge products and sums.) If JAX differentiates an update, the rows that the update reads are
+    constants. SPEC clause 16.
 
     Examples
     --------
