@@ -244,7 +244,7 @@ class AxisGroup(ArrayGroup):
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
         for name in reversed(self.names):  # one axis after the other, because vmap does not accept a tuple of names
-            # True for axes of shard_map, False for axes of vmap and pmap
+            # True for axes of shard_map, False for axes of vmap
             mapped = name in jax.sharding.get_abstract_mesh().manual_axes
             x = _gather_alike(x, name) if mapped else lax.all_gather(x, name, tiled=True)
         return x

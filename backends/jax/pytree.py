@@ -25,8 +25,8 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-#: The value of a guard is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32, and so do a guard's powers
-#: from the 2nd to the 2^30th. float32 can represent the value exactly.
+#: The value of a guard is odd. So sums of 2 to 2^32 guards differ from a guard modulo 2^32. The same is true of a
+#: guard's powers from the 2nd to the 2^30th. float32 can represent the value exactly.
 GUARD = 0x9E377B
 
 #: (an array of values, the arrays of integers that belong to it, such as row numbers)

@@ -49,11 +49,11 @@ class Slot:
     #: the abstract values of what the read found: ids and their extras, the other operand of a product, or () for an
     #: array with a dense gradient
     found: tuple[Any, ...]
-    rows: int = -1  # the number of rows, which as an id means no row; -1 if the slot has no ids
+    rows: int = -1  # the number of rows, or -1 if the slot has no ids; the id `rows` stands for no row
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # only for a Table: the record of the lookup, or of the use of the weights
     axes: tuple[str, ...] = ()  # the transformations ("vmap", "scan") that add axes before the axes of ids
-    rounds: int | None = None  # the number of loops around the branch that contains the read; None if no branch does
+    rounds: int | None = None  # the number of loops around the branch that contains the read; None without a branch
 
     def repeated(self, length: int) -> Slot:
         """Return the slot of a loop that has `length` rounds, and whose body contains this slot. The loop sums a dense

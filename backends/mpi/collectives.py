@@ -27,7 +27,7 @@ TIMEOUT = 600.0
 #: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled: for 64 MB
 #: it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
 SPIN, NAP = 100e-6, 100e-6
-#: The tag that distinguishes these messages from the user's. Every MPI library allows tags of this size.
+#: The tag that distinguishes these messages from the user's messages. Every MPI library allows tags of this size.
 TAG = 0x15C5
 #: The largest number of bytes that MPI can count before version 4.
 LARGEST_INT = 2**31 - 1
@@ -37,8 +37,7 @@ LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 #: Abandoned requests and their arrays, which are kept because MPI may still write to the arrays.
 _abandoned: list[Any] = []
-#: The key of the MPI attribute in which a communicator stores its MPIGroup. The list contains the key after its first
-#: use.
+#: The key of the MPI attribute in which a communicator stores its MPIGroup. The list is empty until the key exists.
 _keyval: list[int] = []
 
 

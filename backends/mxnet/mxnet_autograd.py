@@ -196,7 +196,7 @@ class _Call:
         with autograd.pause(), mx.util.np_shape(True):
             gradients = self.context.copy().run(self.backward, upstream)  # a context cannot run twice at the same time
             for out, request, gradient in zip(outputs, requests, gradients, strict=True):
-                if request == 0 or out.size == 0:  # MXNet needs no gradient
+                if request == 0 or out.size == 0:  # MXNet needs no gradient, or it is empty
                     continue
                 if request == 3:  # add the gradient to the buffer's values
                     if gradient is not None:
@@ -217,7 +217,7 @@ def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, 
     call = _calls[key]
     try:
         call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
-    except Exception as error:  # no error can pass through MXNet's engine; after False, the waiting caller raises one
+    except Exception as error:  # MXNet's engine passes no error on; after False, the waiting caller gets an MXNetError
         if call.watch is None:
             traceback.print_exc()  # the MXNetError does not show the cause
         else:

@@ -48,8 +48,8 @@ def import_mxnet() -> Any:
                 warnings.simplefilter("ignore")  # about MXNet's old syntax and distutils
                 return importlib.import_module(PACKAGE)
         except BaseException:
-            # After a failure, the finder is removed. After a success it stays, because some parts of MXNet are imported
-            # only when they are used.
+            # After a failure, the finder is removed. After a success, the finder stays, because some parts of MXNet are
+            # imported only when they are used.
             sys.meta_path.remove(finder)
             _forget_modules()
             raise

@@ -189,7 +189,7 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     """Return (the update, the new state) of one table. The update contains the rows of the gradient, or all rows if the
     gradient is dense or the optimizer has rows="all".
 
-    Every rule that `from_optim` accepts ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If
+    `from_optim` accepts only rules that end in w - x or w + x. So a step from w = 0 returns exactly -x or x. If
     `add_to_rows` adds this update to w, the result has the same bits as a step from w. The same is true of 16-bit
     tables, because the updates of 16-bit tables are float32.
     """
