@@ -72,8 +72,7 @@ def running() -> Group | None:
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return the group of all processes. There is only one such object, so that all callers share its errors and its
-    traffic."""
+    """Return the group of all processes. All callers get the same object, and so share its errors and its traffic."""
     return JaxGroup()
 
 
@@ -84,7 +83,7 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 class JaxGroup(Group):
     """The processes of jax.distributed. Each process communicates through its first device."""
 
-    #: The number of seconds to wait for another rank. If it is None, JAX waits as long as the other process lives.
+    #: The number of seconds to wait for another rank. With None, JAX waits as long as the other process lives.
     timeout: float | None = None
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: JAX's trace state if nothing is being traced. A comparison with it is cheaper than entering
+    #: JAX's trace state while nothing is being traced. A comparison with this state is cheaper than entering
     #: `ensure_compile_time_eval`.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]

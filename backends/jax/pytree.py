@@ -142,8 +142,8 @@ def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[
     """Return the `Leaves` of a tree that JAX unflattens. The last leaf is the guard of all parts.
 
     If this process knows the elements of all leaves, the leaves are checked when they are first read. The same is true
-    if a gradient cannot have such dtypes or shapes, as after a comparison. In all other cases, `intact` returns the
-    parts.
+    if the leaves have dtypes or shapes that no gradient has, for example bool after a comparison. In all other cases,
+    `intact` returns the parts.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):

@@ -144,7 +144,7 @@ class MPIGroup(Group):
     """The ranks of an intracommunicator.
 
     The messages have a special tag, but a receive with any tag (``MPI.ANY_TAG``) would also receive them. If your
-    program uses such receives with the communicator, pass a copy of it (``Dup()``) to islices.
+    program receives with any tag on the communicator, pass a copy of it (``Dup()``) to islices.
     """
 
     engine = "MPI"

@@ -8,7 +8,7 @@ This module works around the following properties of MXNet's autograd:
   sum.
 - Without ``retain_graph``, MXNet releases the whole graph, even the part that was recorded outside of the
   differentiated function.
-- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. For such functions,
+- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. For this class,
   MXNet also ignores ``grad_req="add"``. And if the forward function raises an error, recording stays off. So
   `record_function` replaces `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If the function raises an error, the caller that waits

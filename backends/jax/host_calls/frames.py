@@ -5,7 +5,7 @@ a C function that gets the address of a call frame. Each operation has a *task*,
 the operation. The handler runs the task in several threads. A *block* is a small piece of memory that counts the parts.
 Threads claim parts in the block, and the last thread frees it. The calling thread also runs parts, and waits only for
 parts that other threads have begun. So handlers make progress even if they occupy all of XLA's threads. Parts write to
-separate memory or add integers, so the bits do not depend on the number of threads. This number is at most
+separate memory or add integers, so the bits do not depend on the number of threads. The number of threads is at most
 `islices.config.get_num_threads()` at the time when the program runs.
 """
 

@@ -69,7 +69,7 @@ def clip_by_global_norm(
         processes, pass the name of an engine, such as "jax". Each rank passes its updates. See
         `islices.distributed.get_group`.
     replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
-        True for leaves that are the same on every rank, such as dense gradients after a psum. Such leaves count only
+        True for leaves that are the same on every rank, such as dense gradients after a psum. These leaves count only
         once in the norm.
 
     Returns
