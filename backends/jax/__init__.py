@@ -1,16 +1,16 @@
-"""The JAX backend. The backend computes with XLA's operations and, on CPUs, with compiled kernels. The sparse type is
-`BCOO`, and `IndexedSlices`, `Table` and `PerSample` are registered as pytrees.
+"""The JAX backend, whose native row-sparse type is `BCOO`. This module registers `IndexedSlices`, `Table` and
+`PerSample` as pytrees.
 
 The backend compensates for the following properties of JAX. The modules `precision`, `scatters` and `host_views` list
 more.
 
-- Inside `jax.jit`, shapes are static, so an operation cannot remove a slot. Instead, the slot's index becomes the
-sentinel ``rows``, which is the number of rows. `BCOO` marks its padding with the same index. The values of padding
-slots need not be zero.
+- Inside `jax.jit`, shapes are static, so an operation cannot remove a slot (one row of values with its index). Instead,
+  the slot's index becomes the sentinel ``rows``, which is the number of rows of the table. `BCOO` marks its padding
+  with the same index. The values of padding slots in a `BCOO` need not be zero.
 - XLA replaces ``a / broadcast(b)`` by a product with the reciprocal, even in eager code, and the result can be wrong by
   1 ulp. So `div` first broadcasts the divisor; in traced code, a barrier separates the broadcast from the division. XLA
   also merges a product and a sum into a fused multiply-add, and moves additions into scatters, even across a barrier.
-  Only a selection between the product and the sum prevents both, and `precision.apart` inserts one.
+  A selection (`jnp.where`) between the two operations prevents both, and `precision.apart` inserts one.
 - JAX compiles each operation again for every new shape. So several operations that only copy memory, such as
   `read_rows`, use NumPy views of CPU arrays, which need no compilation.
 """
@@ -44,8 +44,8 @@ from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
 
-#: Makes a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a parameter
-#: `self`.
+#: `method` makes a function a method of the adapter without a wrapper. The type is Any, because type checkers expect a
+#: parameter `self`.
 method: Any = staticmethod
 
 
@@ -229,9 +229,9 @@ class JaxBackend(Backend):
         shape = np.broadcast_shapes(a.shape, b.shape)
         dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
-            # XLA replaces a / c by a * (1 / c) if c is a single number, and (a / b) / c by a / (b * c). Under vmap, c
-            # is one number per mapped call before the barrier, and would be broadcast only after it. A selection that
-            # depends on the dividend prevents this.
+            # XLA replaces a / c by a * (1 / c) if c is a single number, and (a / b) / c by a / (b * c). Under vmap, the
+            # divisor of a mapped call may be a single number, which would be broadcast only after the barrier. A
+            # selection that depends on the dividend prevents this.
             divisor = jnp.where(dividend == dividend, divisor, constant(np.nan, divisor.dtype))
             dividend, divisor = lax.optimization_barrier((dividend, divisor))
         return lax.div(dividend, divisor)

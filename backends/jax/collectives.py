@@ -4,8 +4,8 @@ positions along mapped axes.
 This module compensates for the following properties of JAX:
 
 - JAX's collectives need the same shape on every rank, and JAX compiles a program for every shape, which takes 20 to 100
-  ms. So bytes are padded to one of 256 lengths (`LENGTHS`). If the lengths of parts are very unequal, the parts are
-  sent in rounds. All messages of a round are padded to the length that its longest part needs.
+  ms. So bytes are padded to one of 256 lengths (`LENGTHS`). If the messages of an all-to-all have very unequal lengths,
+  they are sent in rounds. All messages of a round are padded to the length that the longest message needs.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
   others after it. So a collective with a timeout runs in a separate thread, which is abandoned after the timeout.
 """
@@ -42,7 +42,8 @@ HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or j
 #: 16, so that arrays in rows of this length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 _length_class = partial(bisect.bisect_left, LENGTHS)
-#: Rounds replace a single exchange of equal parts if the rounds send fewer bytes by at least this factor.
+#: An all-to-all is sent in rounds if one exchange of equally long messages would send at least this many times as many
+#: bytes.
 WORTH_ROUNDS = 2
 
 
@@ -71,8 +72,7 @@ def running() -> Group | None:
 
 @cache
 def _all_processes() -> JaxGroup:
-    """Return the group of all processes. There is only one such object, so that all callers share its errors and its
-    traffic."""
+    """Return the group of all processes. All callers get the same object, and so share its errors and its traffic."""
     return JaxGroup()
 
 
@@ -83,7 +83,7 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 class JaxGroup(Group):
     """The processes of jax.distributed. Each process communicates through its first device."""
 
-    #: The number of seconds to wait for another rank. If it is None, JAX waits as long as the other process lives.
+    #: The number of seconds to wait for another rank. With None, JAX waits as long as the other process lives.
     timeout: float | None = None
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class JaxGroup(Group):
         """Send the part for each other rank in a separate round, and return the part that is received from each rank.
         In round `shift`, each rank sends to the rank whose number is higher by `shift`, modulo the size of the group.
 
-        All messages in round `shift` have the length ``longest[shift - 1]``.
+        All messages in round `shift` have the length ``longest[shift - 1]``. If this length is 0, the round is skipped.
         """
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
@@ -192,7 +192,8 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """Return the group of the ranks along the program's mapped axes whose names are in `group`.
+    """Return the group of the ranks along mapped axes of the program. `group` is the name of an axis or a tuple of
+    names.
 
     Return None if no array is traced and `group` is not the name, or a tuple of names, of mapped axes.
 
@@ -201,7 +202,8 @@ def inside(group: Any, traced: bool) -> AxisGroup | None:
     NameError
         Arrays are traced, and a name in `group` is not the name of a mapped axis.
     ValueError, TypeError
-        Arrays are traced, and `group` is not a name or a tuple of names. None raises ValueError.
+        Arrays are traced, and `group` is not a name or a tuple of names. None raises ValueError, and any other object
+        raises TypeError.
     """
     names = (group,) if isinstance(group, str) else group
     if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
@@ -241,7 +243,7 @@ class AxisGroup(ArrayGroup):
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
         for name in reversed(self.names):  # one axis after the other, because vmap does not accept a tuple of names
-            # True for axes of shard_map, False for axes of vmap and pmap
+            # True for axes of shard_map, False for axes of vmap
             mapped = name in jax.sharding.get_abstract_mesh().manual_axes
             x = _gather_alike(x, name) if mapped else lax.all_gather(x, name, tiled=True)
         return x
@@ -255,8 +257,8 @@ class AxisGroup(ArrayGroup):
         return blocks.reshape(x.shape)
 
 
-#: An all_gather for shard_map. shard_map knows that the result is the same on every rank, so out_specs may declare
-#: this.
+#: An all_gather for shard_map. shard_map knows that the result is the same on every rank, so out_specs may declare the
+#: result as replicated.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

@@ -2,9 +2,9 @@
 
 The function is traced once, as in jax.jit. Then the module `plans` evaluates the trace under jax.value_and_grad, with
 an additional input of zeros for each lookup. The gradient of this input is the gradient of the rows or bags that the
-lookup returns. So lookups allocate no array of the table's size. The function may contain any JAX code, but may use a
-table only in lookups and as `table.weights`. The module `tables` lists the additional inputs for `table.weights`. Outer
-transformations that trace or differentiate the tables see each read of rows. So second derivatives are correct.
+lookup returns. So lookups allocate no array of the table's size. The function may use a table only in lookups and as
+`table.weights`. The module `tables` lists the additional inputs for `table.weights`. Outer transformations that trace
+or differentiate the tables see each read of rows. So second derivatives are correct.
 """
 
 from __future__ import annotations

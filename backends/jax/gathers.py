@@ -1,9 +1,9 @@
 """Compute row-sparse gradients of functions of plain arrays. The module detects gathers and slices that read rows of a
 parameter.
 
-The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So a sparse
-gradient needs no array of the parameter's size, and models need no special layers. May import: `jax`, `numpy`, the
-core, this folder.
+The function is traced once. A `Plan` of the trace is differentiated with respect to the rows that the function reads,
+and to all other float parameters. So a sparse gradient needs no array of the parameter's size, and models need no
+special layers. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return True if `fn` reads only rows of a leaf, and so few of them that a sparse gradient is worthwhile in the
-    mode `sparse`."""
+    """Return True if `fn` reads a leaf only by rows, and if the number of these rows suits `sparse` (see
+    `marking.pays`)."""
     reads = sum(math.prod(slot.found[0].shape) for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 

@@ -2,7 +2,7 @@
 bfloat16.
 
 JAX's `device_put` shares NumPy's memory if it is aligned to 64 bytes. A view keeps its array alive, and JAX does not
-reuse a donated buffer that has a view. islices does not use DLPack, because DLPack is no faster than these views,
+reuse a donated buffer that has a view. islices does not use DLPack, which is no faster than these views. DLPack also
 rejects read-only and bfloat16 memory, and writes a line to stderr for each unaligned array.
 """
 
@@ -29,7 +29,7 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: JAX's trace state if nothing is being traced. A comparison with it is cheaper than entering
+    #: JAX's trace state while nothing is being traced. A comparison with this state is cheaper than entering
     #: `ensure_compile_time_eval`.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
@@ -54,7 +54,8 @@ def check_alive(x: Array) -> None:
 
 
 def put(array: Host, like: Array) -> Array:
-    """Convert a NumPy array to a JAX array on the device of `like`. If JAX can share the memory, nothing is copied.
+    """Convert a NumPy array to a JAX array on the device ``place(like)``. If JAX can share the memory, nothing is
+    copied.
 
     uint16 becomes bfloat16. All other dtypes stay the same, with any value of jax_enable_x64.
     """
@@ -69,8 +70,8 @@ def put(array: Host, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Return the device on which a result should be, which is the device of `like`. Return None, so that JAX chooses
-    the device, if `like` is traced, is not a JAX array, or is on several devices. Also return None if `like` is
+    """Return the device of `like`, where a result should be, or None if JAX should choose the device. The result is
+    None if `like` is None, traced, a NumPy array, or on several devices. The result is also None if `like` is
     uncommitted on the default platform."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
@@ -127,6 +128,6 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     return fresh, results
 
 
-#: Returns new arrays that use the memory of the given arrays, because XLA reuses donated inputs for outputs. Without
-#: the barrier, JAX would return its arguments without a computation, and would not donate them.
+#: A function that returns new arrays in the memory of its arguments, because XLA reuses donated inputs for outputs.
+#: Without the barrier, JAX would return the arguments without a computation, and would not donate them.
 _handed_over: Any = jax.jit(lax.optimization_barrier, donate_argnums=0)

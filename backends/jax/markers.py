@@ -1,9 +1,9 @@
 """Define JAX primitives that mark lookups. The module `tables` finds these primitives in traced programs.
 
 A lookup first passes the weights through `islices_hidden`. Then any operations may compute rows or bags from the
-weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Only
-`differentiate` gives these primitives a special meaning. Everywhere else, they are identity operations with the usual
-derivatives. `attach` returns rows, and passes their gradient to a second input too.
+weights, and `islices_lookup` marks the result. `islices_operand` marks a use of the weights as an array. Outside of
+`differentiate`, these primitives are identity operations with the usual derivatives. `attach` returns rows, and passes
+their gradient to a second input too.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _gather(weights: Array, ids: Array) -> Array:
     )
 
 
-#: Returns the rows with the given ids, an array of shape ``(*ids.shape, *row_shape)``. An id out of range gets zeros.
-#: In eager code, a call is a single dispatch.
+#: A function that returns the rows with the given ids, an array of shape ``(*ids.shape, *row_shape)``. An id out of
+#: range gets zeros. In eager code, a call is a single dispatch.
 read = partial(jax.jit, inline=True)(_gather)
 #: The same function, but as a single equation in a trace. If the trace is evaluated eagerly, the equation is also a
 #: single dispatch.
@@ -98,7 +98,7 @@ def _same(weights: Any) -> Any:
 
 
 operand_p = _marker("islices_operand")  # marks weights that are used as an array
-hidden_p = _marker("islices_hidden")  # marks weights from which `islices_lookup` reads
+hidden_p = _marker("islices_hidden")  # marks weights from which a lookup reads
 
 
 # ---------------------------------------------------------------------- rows with a gradient

@@ -1,9 +1,10 @@
 """Evaluate a jaxpr with one additional input of zeros for each read of rows of a marked parameter.
 
 `Plan` goes through the equations of the jaxpr, and applies the rule for each primitive. Each read of whole rows of a
-marked parameter is a *slot*. For a Table, uses of the weights as an array are slots as well (see `tables`). The plan
-also records the first use of each parameter that is not a slot. `evaluate` runs the jaxpr with an additional input for
-each slot. The gradient of this input is the gradient of the slot's values. May import: `jax`, `numpy`, this folder.
+marked parameter is a *slot*. For a Table, uses of the weights as an array are slots as well (see `tables`). For each
+marked parameter, the plan also records the first use that is not a slot. `evaluate` runs the jaxpr with an additional
+input for each slot. The gradient of this input is the gradient of the slot's values. May import: `jax`, `numpy`, this
+folder.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Plan:
         self.others: dict[int, Use] = {}  # leaf -> the first use of the leaf that is not a read of rows
         self.steps: list[tuple[Any, Evaluation | None, slice, bool, set[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
-        every = any(isinstance(m, TableWeights) for m in marks)  # lookups of a Table always count
+        every = any(isinstance(m, TableWeights) for m in marks)  # even an unused lookup counts
         last, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars), every)
         for eqn in jaxpr.eqns:
             if id(eqn) not in last:
@@ -89,10 +90,10 @@ class Plan:
 
 def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
     """Find the equations that are needed. Return two results. The first is a dict that maps the id() of each such
-    equation to the variables that nothing reads after it. The second is the set of variables that have a gradient.
+    equation to the variables that nothing reads after it. The second is the set of variables that may have a gradient.
 
     An equation is needed if it has effects or if its results are used. If `every` is True, all equations are needed,
-    and all results have a gradient.
+    and all of their results may have a gradient.
     """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
@@ -321,9 +322,8 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return a dict that maps each leaf that is used in several plans to one use. Reads of rows do not count as uses.
-    If a
-    plan returns a leaf whose mark in `outputs` is None, this counts as a use."""
+    """Return a dict that maps each leaf with a use in any of the plans to one such use. Reads of rows do not count as
+    uses. If a plan returns a leaf whose mark in `outputs` is None, this counts as a use."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -347,7 +347,7 @@ RULES: dict[type, dict[str, Rule]] = {
     TableWeights: tables.RULES,
     Operand: tables.OPERAND_RULES,
 }
-#: primitive -> the reason why it has no rule, or an alternative
+#: primitive -> an explanation or an alternative, which the error shows for a rejected use by this primitive
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
     "before it, or choose with jnp.where",

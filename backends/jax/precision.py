@@ -60,7 +60,7 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which 64-bit types are on. The results of `in_scope` and `users_x64` do not change."""
+    """Return a context in which 64-bit types are on. The context is not a `scope`, so `in_scope` does not change."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 

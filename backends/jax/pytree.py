@@ -25,17 +25,17 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-#: The value of a guard. It is odd, so sums of 2 to 2^32 guards differ from a guard modulo 2^32, and so do its powers
-#: from the 2nd to the 2^30th. float32 can represent it exactly.
+#: The value of a guard is odd. So sums of 2 to 2^32 guards differ from a guard modulo 2^32. The same is true of a
+#: guard's powers from the 2nd to the 2^30th. float32 can represent the value exactly.
 GUARD = 0x9E377B
 
-#: (an array of values, the arrays of row numbers that belong to it)
+#: (an array of values, the arrays of integers that belong to it, such as row numbers)
 Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree. The first read of any part runs `check`, once. If the tree is flattened again, the result
-    consists of the same leaves."""
+    """The leaves of a pytree. The first read of a part runs `check`, and later reads do not. If the tree is flattened
+    again, the result consists of the same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 
@@ -141,8 +141,9 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
 def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
     """Return the `Leaves` of a tree that JAX unflattens. The last leaf is the guard of all parts.
 
-    Concrete leaves are checked when they are first read. So are leaves with dtypes or shapes that no gradient has, such
-    as predicates. For all other leaves, `intact` returns the parts.
+    If this process knows the elements of all leaves, the leaves are checked when they are first read. The same is true
+    if the leaves have dtypes or shapes that no gradient has, for example bool after a comparison. In all other cases,
+    `intact` returns the parts.
     """
     guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
     if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
@@ -162,7 +163,8 @@ def _is_known(x: Any) -> bool:
 
 
 def _is_of(part: Part, guard: Any) -> bool:
-    """Return True if a guard has the right dtype, and its shape fits the arrays of the part."""
+    """Return True if a guard has a signed integer dtype, and if its shape and those of the part's integer arrays fit
+    the values."""
     values, *integers = part
     return guard.dtype.kind == "i" and all(
         x.ndim <= values.ndim and all(a in (1, b) for a, b in zip(x.shape, values.shape, strict=False))

@@ -34,8 +34,8 @@ class JaxRecorder(Recorder):
     -----
     An ordered callback (`jax.experimental.io_callback`) copies traced values to the host. So each run of a compiled
     step is recorded, in the right order. `jax.effects_barrier()` waits for the last record. You can pass a state of
-    `islices.optim` unchanged, but must convert a state of optax with `islices.backends.jax.optax.state_of`. SPEC clause
-    23.
+    `islices.optim` unchanged, but must convert a state of optax with `islices.backends.jax.optax.state_of`.
+    SPEC clause 23.
 
     Examples
     --------
@@ -57,12 +57,12 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Store further positions of the current step. The values may be traced. See `islices.Recorder.add`.
+        """Store some positions of the current step. The values may be traced. See `islices.Recorder.add`.
 
         Parameters
         ----------
         **positions
-            Records by position, as for `islices.Recorder.step`.
+            The same positions as for `islices.Recorder.step`, such as ``batch`` and ``gradients``.
         """
         self._on_host(positions, super().add)
 
@@ -72,7 +72,7 @@ class JaxRecorder(Recorder):
         Parameters
         ----------
         **positions
-            Records by position, as for `islices.Recorder.step`.
+            The same positions as for `islices.Recorder.step`, such as ``batch`` and ``gradients``.
         """
         self._on_host(positions, super().step)
 

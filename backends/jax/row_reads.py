@@ -39,20 +39,21 @@ Marks = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """A read of a leaf. Each slot has a delta, an additional input. The gradient of the delta is the gradient of the
-    values that are read. `found` describes further results of the read, such as row numbers."""
+    """A read of a leaf's rows, or a use of a Table's weights as an array. Each slot has a delta, an additional input.
+    The gradient of the delta is the gradient of the rows that are read, of a product with the weights, or of the
+    weights. `found` describes further values, such as row numbers."""
 
     leaf: int
-    shape: tuple[int, ...]  # the shape of the delta, (*loops, n, *row_shape)
+    shape: tuple[int, ...]  # the shape of the delta; for a read of n rows of a plain array, (*loops, n, *row_shape)
     dtype: Any
     #: the abstract values of what the read found: ids and their extras, the other operand of a product, or () for an
     #: array with a dense gradient
     found: tuple[Any, ...]
-    rows: int = -1  # the number of rows, which as an id means no row; -1 if the slot has no ids
+    rows: int = -1  # the number of rows, or -1 if the slot has no ids; the id `rows` stands for no row
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # only for a Table: the record of the lookup, or of the use of the weights
     axes: tuple[str, ...] = ()  # the transformations ("vmap", "scan") that add axes before the axes of ids
-    rounds: int | None = None  # the number of loops around the branch that contains the read; None if no branch does
+    rounds: int | None = None  # the number of loops around the branch that contains the read; None without a branch
 
     def repeated(self, length: int) -> Slot:
         """Return the slot of a loop that has `length` rounds, and whose body contains this slot. The loop sums a dense
@@ -161,7 +162,7 @@ _MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 
 
 def _fills(value: Any, mark: Marked) -> bool:
-    """Return True if the casts of the mark do not change the value that fills missing rows."""
+    """Return True if the mark has no casts, or if missing rows are filled with NaN or 0, which casts do not change."""
     if value is None or not mark.casts:  # NaN
         return True
     value = np.asarray(value)
@@ -267,8 +268,8 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return the evaluation of an operation that copies leaves to other devices, or changes their sharding or type.
-    Return None if an operand is not a leaf."""
+    """Return the evaluation of an operation that copies leaves to other devices, or changes their sharding or the mesh
+    axes along which they vary. Return None if an operand is not a leaf."""
     return None if None in marks else passed(eqn, marks)
 
 

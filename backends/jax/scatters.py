@@ -121,8 +121,8 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 @partial(jax.jit, static_argnames=("count", "least"), inline=True)
 def maximum(values: Array, segments: Array, count: int, *, least: float | None = None) -> Array:
-    """Return the largest value of each segment, or NaN if the segment contains NaN. Each result is at least `least`,
-    which is by default the smallest number of the dtype. For an empty segment, the result is `least`."""
+    """Return the largest value of each segment, or NaN if the segment contains NaN. Each other result is at least
+    `least`, which is by default -inf, or the smallest integer. For an empty segment, the result is `least`."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))

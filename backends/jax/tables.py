@@ -38,7 +38,7 @@ class Operand:
 
 
 class _Product(NamedTuple):
-    """The layout of a product with the weights, from which the gradient of the weights is computed."""
+    """The layout of a product with the weights. The gradient of the weights is computed from factors in this layout."""
 
     leading: bool  # True if the weights are the first operand, so that their axis is the first of the result
     by_rows: bool  # True if the product sums over the rows, as with one-hot ids, so that the factors change roles

@@ -1,11 +1,11 @@
-"""Use MPI as an engine of `islices.distributed`, for arrays of NumPy, MXNet and any other framework. MPI is called
+"""Use MPI as an engine of `islices.distributed`, for arrays of any framework outside of traced code. MPI is called
 through mpi4py.
 
 MPI's blocking calls wait for ever, and most MPI libraries keep a core busy while they wait. So this module makes
 requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each
 pair of ranks exchanges messages with Isend and Irecv, for two reasons. First, MPICH's Allgatherv sends unequal lengths
 in small pieces. For 64 MB from one of two ranks, Allgatherv needs 0.4 to 10 s, while Send and Recv need 0.02 to 0.05 s.
-Second, with pairs an error can list the ranks that did not answer.
+Second, the error after a timeout can then list the ranks that did not answer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 #: The number of seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
-#: For the first number of seconds, this rank polls without sleeping, and only yields the core. After that it sleeps
-#: between polls for the second number of seconds, which uses an eighth of a core. MPICH transfers data only while it is
-#: polled: for 64 MB it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
+#: For the first `SPIN` seconds, this rank polls without sleeping, and only yields the core. Later, this rank sleeps for
+#: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled: for 64 MB
+#: it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
 SPIN, NAP = 100e-6, 100e-6
-#: The tag that distinguishes these messages from the user's. Every MPI library allows tags of this size.
+#: The tag that distinguishes these messages from the user's messages. Every MPI library allows tags of this size.
 TAG = 0x15C5
 #: The largest number of bytes that MPI can count before version 4.
 LARGEST_INT = 2**31 - 1
@@ -37,15 +37,14 @@ LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 #: Abandoned requests and their arrays, which are kept because MPI may still write to the arrays.
 _abandoned: list[Any] = []
-#: The key of the MPI attribute in which a communicator stores its MPIGroup. The list contains the key after its first
-#: use.
+#: The key of the MPI attribute in which a communicator stores its MPIGroup. The list is empty until the key exists.
 _keyval: list[int] = []
 
 
 def default_group(timeout: float | None) -> Group:
     """Return the group of all ranks that the launcher has started. Raise ModuleNotFoundError if mpi4py or an MPI
-    library is missing. Raise RuntimeError if MPI is not running, rejects calls from this thread, or is not the
-    launcher's MPI library.
+    library is missing. Raise RuntimeError if MPI is not running or rejects calls from this thread, or if mpi4py has
+    loaded another MPI library than the launcher's.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -68,8 +67,8 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks if MPI is running, else None. This function does not import mpi4py.MPI, because
-    that would start MPI."""
+    """Return the group of all ranks if MPI is running, else None. This function does not import mpi4py.MPI, because the
+    import would start MPI."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -83,7 +82,8 @@ def launched() -> bool:
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
     """Return the group for an intracommunicator. Return None for an object that is not a communicator. Raise ValueError
-    for an intercommunicator and for MPI.COMM_NULL."""
+    for an intercommunicator and for MPI.COMM_NULL. Raise RuntimeError if MPI is not running, or rejects calls from this
+    thread."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -144,7 +144,7 @@ class MPIGroup(Group):
     """The ranks of an intracommunicator.
 
     The messages have a special tag, but a receive with any tag (``MPI.ANY_TAG``) would also receive them. If your
-    program uses such receives with the communicator, pass a copy of it (``Dup()``) to islices.
+    program receives with any tag on the communicator, pass a copy of it (``Dup()``) to islices.
     """
 
     engine = "MPI"
@@ -161,7 +161,7 @@ class MPIGroup(Group):
         check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
         outs = [empty((length,), np.uint8) for length in lengths]
         outs[self.rank] = parts[self.rank]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # ranks start with different ones
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank starts with another one
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
         requests: list[Any] = []
         try:

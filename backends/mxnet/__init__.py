@@ -1,21 +1,21 @@
 """The adapter of MXNet 1.9.1, the last release. The adapter uses the legacy NDArray interface, because only this
 interface has row_sparse arrays.
 
-`islices.backends.mxnet.stand_in` imports MXNet. The adapter compensates for the following properties of MXNet:
+In this folder, `stand_in` imports MXNet, and `gluon_layers` captures Gluon's layers. `mxnet_autograd` works around
+properties of MXNet's autograd. The adapter compensates for the following other properties of MXNet:
 
 - Operators parse Python scalars from text. For a quarter of all float64 scalars, and half of the powers of two beyond
-  ``2**60``, the result is wrong in the last place. So the adapter passes scalars as arrays, except for factors that
-  float32 can represent.
+  ``2**60``, the result is wrong in the last place. So the adapter passes scalars as arrays, except for float32 factors
+  of float32 arrays.
 - The shape () and all shapes that contain 0 mean "unknown", unless `mx.util.np_shape` is on. In `NDArray.reshape`, 0
   means "copy this dimension". A reduction of an empty array fails only later, in another thread.
 - In Python, MXNet's bfloat16 is a structured dtype. MXNet truncates when it converts to bfloat16, so NumPy rounds
   instead.
 - Operations are asynchronous, so memory may be read only after `wait_to_read`.
-- Operations accept fewer than ``2**31 - 1`` elements. Rows that a row_sparse array does not store also count.
+- Operations accept only arrays with fewer than ``2**31 - 1`` elements. Rows that a row_sparse array does not store also
+  count.
 - No operation adds rows in order, and the gradient of `gather_nd` depends on the order of threads. So NumPy computes
   sums of rows.
-- In this folder, `mxnet_autograd` works around properties of MXNet's autograd, and `gluon_layers` captures Gluon's
-  layers.
 - The adapter does not accept `mx.np.ndarray`, because the legacy operators reject it. `x.as_nd_ndarray()` returns a
   legacy array that shares its memory.
 """
@@ -161,8 +161,7 @@ class MXNetBackend(Backend):
         return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
 
     def _round(self, x: Array, dtype: str) -> Array:
-        """Convert from or to bfloat16 without recording a gradient. NumPy rounds to bfloat16, because MXNet would
-        truncate."""
+        """Convert from or to bfloat16. NumPy rounds to bfloat16, because MXNet would truncate."""
         if dtype != "bfloat16":
             return nd.cast(x, DTYPES[dtype])
         wide = x if self.dtype(x) == "float32" else nd.cast(x, "float32")
@@ -206,7 +205,7 @@ class MXNetBackend(Backend):
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         if isinstance(b, float) and math.isfinite(b) and self.dtype(a) == "float32":
-            return a * b  # b is a float32, so MXNet parses its text exactly; no broadcast is needed
+            return a * b  # float32 can represent b, so MXNet parses the text of b exactly; no broadcast is needed
         return nd.broadcast_mul(*operands(a, b))
 
     def row_amax(self, x: Array) -> Array:

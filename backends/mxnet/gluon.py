@@ -120,8 +120,9 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         Arguments of mxnet.gluon.Trainer. If clip_global_norm is set, update_on_kvstore=None means False. A kvstore
         would add up and apply the gradients in one operation, so that their sum could not be clipped.
     clip_global_norm : float, optional
-        The largest norm of the gradients that the optimizer gets. These gradients are already divided by the batch size
-        of `step` or `update`, and by the loss scale of mxnet.contrib.amp. If None, gradients are not clipped.
+        The largest norm of the gradients after MXNet's rescaling. MXNet multiplies gradients by the optimizer's
+        rescale_grad, and divides them by the batch size and by the loss scale of mxnet.contrib.amp. If None, gradients
+        are not clipped.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. With nonfinite="zero", the optimizer gets zeros, but momentum
         still changes the weights. If mxnet.contrib.amp scales the loss, nonfinite has no effect, because amp itself
@@ -217,5 +218,6 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         nonfinite = "propagate" if amp else self._nonfinite
         for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):
             fresh = [grad for data, grad in pairs if data._fresh_grad]
-            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # otherwise MXNet's update raises an error
+            # unless stale gradients are ignored, MXNet's update raises an error for them
+            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):
                 clip_global_norm(fresh, limit, False, semantics=self._semantics, nonfinite=nonfinite)

@@ -1,10 +1,10 @@
 """Capture the ids of a Gluon model's gluon.nn.Embedding layers, and the gradients of the layers' outputs.
 
-The capture adds a constant of -0.0 to the rows of a layer, which changes no bit. The gradient of this constant is the
-gradient of the rows. MXNet sums this gradient over backward passes, even for frozen layers. Gluon's forward hooks
-cannot replace an output, so the capture replaces `forward` on the instance while the context is open. Other reads of
-the weights, for example by a tied output layer or a penalty, would contribute to the gradient without being captured.
-So while autograd records, `data` and `list_data` of the Parameter raise TypeError outside of the layer.
+While autograd records, the capture adds an array of -0.0 to each layer's output, which changes no bit. The gradient of
+this array is the gradient of the output. MXNet sums this gradient over backward passes, even for frozen layers. Gluon's
+forward hooks cannot replace an output, so the capture replaces `forward` on the instance while the context is open.
+Other reads of the weights, for example by a tied output layer or a penalty, would contribute to the gradient without
+being captured. So while autograd records, `data` and `list_data` of the Parameter raise TypeError outside of the layer.
 
 May import: the core, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -27,8 +27,8 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A captured lookup, whose upstream gradient is read only when it is needed. MXNet still computes gradients after
-    `backward` has returned."""
+    """A captured lookup, whose upstream gradient is read only when it is needed. MXNet may still compute gradients
+    after `backward` has returned."""
 
     delta: Any = None
 

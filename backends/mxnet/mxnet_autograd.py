@@ -2,17 +2,18 @@
 
 This module works around the following properties of MXNet's autograd:
 
-- `autograd.grad` raises an error if the loss does not depend on a variable. `backward` raises no error, but writes to
-  the gradient buffers of all other arrays. So this module calls `autograd.grad` with the loss, and with one more head
-  per variable, the size of the variable. The gradient of a size is zero, and MXNet leaves zeros out of the sum.
+- `autograd.grad` raises an error if the loss does not depend on a variable. `backward` raises no error, but also writes
+  to the gradient buffers of other arrays in the graph. So this module calls `autograd.grad` with the loss, and with one
+  more head per variable, the size of the variable. The gradient of a size is zero, and MXNet leaves zeros out of the
+  sum.
 - Without ``retain_graph``, MXNet releases the whole graph, even the part that was recorded outside of the
   differentiated function.
-- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. MXNet also ignores
-  ``grad_req="add"``. And if the forward function raises an error, recording stays off. So `record_function` replaces
-  `autograd.Function`.
+- If a gradient of an `autograd.Function` is unused, MXNet does not set the gradients after it. For this class,
+  MXNet also ignores ``grad_req="add"``. And if the forward function raises an error, recording stays off. So
+  `record_function` replaces `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If the function raises an error, the caller that waits
   for the result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's
-  thread, such as np_shape and contexts.
+  thread, such as np_shape and context variables.
 
 May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -62,8 +63,8 @@ class GraphReads(TapeRecorder):
         self.open = True
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Read rows or bags with the function `read`. If autograd is recording, the result is a new variable of the
-        loss, else a constant."""
+        """Read rows or bags with the function `read`, and store the lookup. If autograd is recording, the result is a
+        new variable, else a constant."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -182,8 +183,8 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
 
 # ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """A call that `record_function` has recorded. This object contains the data for the gradient, and the settings of
-    the thread that made the call."""
+    """A call that `record_function` has recorded. This object contains the gradient function, and the context variables
+    of the thread that made the call."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward
@@ -195,7 +196,7 @@ class _Call:
         with autograd.pause(), mx.util.np_shape(True):
             gradients = self.context.copy().run(self.backward, upstream)  # a context cannot run twice at the same time
             for out, request, gradient in zip(outputs, requests, gradients, strict=True):
-                if request == 0 or out.size == 0:  # MXNet needs no gradient
+                if request == 0 or out.size == 0:  # MXNet needs no gradient, or it is empty
                     continue
                 if request == 3:  # add the gradient to the buffer's values
                     if gradient is not None:
@@ -216,7 +217,7 @@ def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, 
     call = _calls[key]
     try:
         call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
-    except Exception as error:  # no error can pass through MXNet's engine; after False, the waiting caller raises one
+    except Exception as error:  # MXNet's engine passes no error on; after False, the waiting caller gets an MXNetError
         if call.watch is None:
             traceback.print_exc()  # the MXNetError does not show the cause
         else:

@@ -1,5 +1,4 @@
-"""Convert between the arrays of MXNet and NumPy: names of dtypes, views of memory, arrays that share memory, and
-numbers.
+"""Convert dtypes, arrays and numbers between MXNet and NumPy. If possible, the arrays share memory.
 
 All functions work with `mx.util.np_shape` on or off. May import: `numpy`, the core, this folder.
 """

@@ -2,7 +2,7 @@
 np.mirr.
 
 MXNet's modules get special builtins, whose ``__import__`` returns a stand-in for NumPy. The stand-in has all names of
-NumPy and the missing names, which functions of MXNet can also read later. No other module sees the stand-in:
+NumPy and the missing names. Functions of MXNet can also read these names later. No other module sees the stand-in:
 ``sys.modules["numpy"]`` stays the real module for other threads, and for packages that MXNet imports. NumPy itself does
 not change. May import: `mxnet`, `numpy`, `islices.core.locks`.
 """
@@ -48,8 +48,8 @@ def import_mxnet() -> Any:
                 warnings.simplefilter("ignore")  # about MXNet's old syntax and distutils
                 return importlib.import_module(PACKAGE)
         except BaseException:
-            # After a failure, the finder is removed. After a success it stays, because some parts of MXNet are imported
-            # only when they are used.
+            # After a failure, the finder is removed. After a success, the finder stays, because some parts of MXNet are
+            # imported only when they are used.
             sys.meta_path.remove(finder)
             _forget_modules()
             raise
@@ -107,7 +107,7 @@ class _StandIn(types.ModuleType):
     """A module that has all names of the installed NumPy and, in addition, the names in `LOST`."""
 
     def __getattr__(self, name: str) -> Any:
-        # LOST before getattr, because NumPy's __getattr__ warns for some names
+        # LOST is searched before getattr, because NumPy's __getattr__ warns for some names
         found = vars(np).get(name, LOST.get(name))
         return getattr(np, name) if found is None else found
 
@@ -123,7 +123,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """A finder that loads MXNet's modules with `_Loader`. The other finders find these modules."""
+    """A finder that loads MXNet's Python source files with `_Loader`. The other finders find these files."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None

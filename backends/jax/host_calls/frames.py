@@ -1,12 +1,11 @@
-"""Compile handlers for XLA's C API. A handler is machine code that reads a call frame and distributes work over XLA's
-threads.
+"""Compile handlers for XLA's C API. A handler reads a call frame, and distributes work over XLA's threads.
 
 The docstring of `islices.backends.jax.host_calls` lists the properties of XLA on which this code relies. A *handler* is
 a C function that gets the address of a call frame. Each operation has a *task*, another C function, which runs parts of
 the operation. The handler runs the task in several threads. A *block* is a small piece of memory that counts the parts.
-Threads claim parts there, and the last thread frees the block. The calling thread also runs parts, and waits only for
+Threads claim parts in the block, and the last thread frees it. The calling thread also runs parts, and waits only for
 parts that other threads have begun. So handlers make progress even if they occupy all of XLA's threads. Parts write to
-separate memory or add integers, so the bits do not depend on the number of threads. This number is at most
+separate memory or add integers, so the bits do not depend on the number of threads. The number of threads is at most
 `islices.config.get_num_threads()` at the time when the program runs.
 """
 
@@ -39,7 +38,7 @@ KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
 #: The words of a block: the number of references to it, the next part, the number of parts that have ended, the number
-#: of all parts, and the frame. After these words come arguments for XLA.
+#: of all parts, and the frame. After these words come arguments for XLA. A block has `WORDS` words.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
 #: The largest number of parts per thread.
 PARTS = 4
@@ -79,7 +78,7 @@ def memory(builder: Any, address: Any) -> Any:
 
 @_machine(types.int64, types.int64, types.int64, types.int64)
 def add(builder: Any, address: Any, position: Any, value: Any) -> Any:
-    """Add a value to the word at a position in an atomic operation, and return the old value of the word."""
+    """Add a value atomically to the word at a position, and return the word's old value."""
     place = builder.gep(builder.inttoptr(address, _WORD.as_pointer()), [position])
     return builder.atomic_rmw("add", place, value, "seq_cst")
 
@@ -179,8 +178,8 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Handle a call from XLA. If the call is for metadata, write the version. Else run the task in parts on several
-        threads."""
+        """Handle a call from XLA. If the call is for metadata, write the version. Otherwise run the parts of the
+        operation, on several threads if XLA has threads and there are several parts."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
             metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
@@ -209,7 +208,7 @@ def _handler_of(task: Any) -> Any:
     return compile_callback(handle, _SIGNATURE, *_SOURCES)
 
 
-#: Code on disk also depends on these files.
+#: numba compiles tasks and handlers again if the contents of these files change.
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("frames.py", "parts.py"))
 _lock = Lock()
 #: name -> the compiled task and handler, which live as long as XLA may call them

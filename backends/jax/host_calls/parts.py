@@ -1,10 +1,10 @@
 """Define the operations that compiled handlers run, as templates for numba. Each call of a template computes one part
 of an operation on the buffers of a frame.
 
-One operation groups the slots by row. The operations that sum rows, compute norms of sparse gradients or take optimizer
-steps get these groups as operands. XLA runs equal calls only once, so a norm and a step share the groups. Templates do
-not raise errors, and read the sizes of arrays from the buffers. `groups`, `sums`, `step`, `bins` and `total` return the
-name under which XLA knows an operation.
+One operation groups the slots by row or bag. The operations that sum rows or bags, compute norms of sparse gradients or
+take optimizer steps get these groups as operands. XLA runs equal calls only once, so a norm and a step share the
+groups. Templates do not raise errors, and read the sizes of arrays from the buffers. `groups`, `sums`, `step`, `bins`
+and `total` return the name under which XLA knows an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -53,11 +53,11 @@ def groups(index: str, place: str | None = None) -> str:
     moved = place is not None
 
     def groups(frame, part, parts):
-        """Compute (order, starts, named, ids, memory). The operands are the indices and, if the values of the slots are
-        not in order, their positions. The attributes are the number of parts, `rows`, and the number of values.
+        """Compute (order, starts, named, ids, memory). The operands are the indices and, if `place` is not None, the
+        positions of the slots' values. The attributes are the number of parts, `rows`, and the number of values.
 
         `order` contains the positions of the slots' values in a stable order by index. `starts` contains, for each row
-        that has slots, the place in `order` where these slots begin. The next entry of `starts` is the place where the
+        that has slots, the place in `order` where these slots begin. One more entry of `starts` is the place where the
         slots of the last row end. `named` is the number of rows that have slots. `ids` contains the numbers of these
         rows, and `rows` in all remaining entries. `memory` is a scratch buffer.
         """
@@ -85,8 +85,8 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Divide the rows into parts with about the same number of slots. Return the first row of part number `part`,
-    rounded down to a multiple of `multiple`."""
+    """Divide the rows that have slots into parts with about the same number of slots. Return the position of the first
+    row of part number `part`, rounded down to a multiple of `multiple`. If `part` equals `parts`, return `named`."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
     while first < last:
@@ -191,7 +191,8 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     def bins(frame, part, parts):
         """Add the terms of a norm to the bins. The operand `zeros` is the initial value of the bins.
 
-        The operands are (zeros, values) or, if the terms come from sums of rows, (zeros, values, order, starts, named).
+        The operands are (zeros, values) or, if the terms come from sums of rows, (zeros, values, order, starts, named,
+        ids).
         """
         own = np.zeros((count, 4), I64)
         if rows:
@@ -221,7 +222,7 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute a norm of shape (1,) from the bins of several leaves. If the bins do not determine the last bit of
+        """Compute a norm of shape (1,) from the bins of all leaves. If the bins do not determine the last bit of
         the norm, the result is -1."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):

@@ -50,7 +50,7 @@ def kernels_run() -> bool:
 
 
 def parts() -> Any:
-    """Import the module `parts`, and return it. The module needs numba, so it is imported only if kernels run."""
+    """Import the module `parts`, and return it. The module needs numba, so it is imported only if kernels are on."""
     return load_module("islices.backends.jax.host_calls.parts")
 
 

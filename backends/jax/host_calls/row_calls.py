@@ -87,8 +87,8 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Sum the traced values of each row, and return (sums, ids), which are as long as `indices`. Return None if no
-    kernel may run, or if the indices are not traced.
+    """Sum the values of each row in traced code, and return (sums, ids), which are as long as `indices`. Return None if
+    no kernel may run, or if the indices are not traced.
 
     The ids are ascending. Unused entries at the end contain zeros and the id `rows`. Slots whose index is out of range
     do not count.

@@ -1,4 +1,4 @@
-"""Use optax with sparse gradients. The transformations accept `islices.IndexedSlices` as leaves of updates.
+"""Use optax with sparse gradients. This package's transformations accept `islices.IndexedSlices` as leaves of updates.
 
 optax applies its functions to all leaves of a tree. For JAX, the indices of slices are leaves like the values, so
 optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a
@@ -62,8 +62,8 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        The structures or shapes of the two trees differ. Or `updates` contains a Table, slices of another framework, or
-        slices whose indices a transformation of optax has changed.
+        The structures of the two trees differ, or the shape of an update does not fit its parameter. Or `updates`
+        contains a Table, slices of another framework, or slices whose indices a transformation of optax has changed.
 
     Notes
     -----

@@ -121,8 +121,8 @@ def named_rows(s: IndexedSlices) -> NamedRows:
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
-    """Sum the duplicates of an update, and add it to the weights. 16-bit numbers are added in float32, and each new row
-    is rounded once to the dtype of the weights."""
+    """Sum the duplicates of an update, and return the weights plus these sums. 16-bit numbers are added in float32, and
+    each new row is rounded once to the dtype of the weights."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -189,9 +189,9 @@ def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
     """Return (the update, the new state) of one table. The update contains the rows of the gradient, or all rows if the
     gradient is dense or the optimizer has rows="all".
 
-    Every accepted rule ends in w - x or w + x, so a step from w = 0 returns exactly -x or x. If `add_to_rows` adds this
-    update to w, the result has the same bits as a step from w. The same is true of 16-bit tables, because the updates
-    of 16-bit tables are float32.
+    `from_optim` accepts only rules that end in w - x or w + x. So a step from w = 0 returns exactly -x or x. If
+    `add_to_rows` adds this update to w, the result has the same bits as a step from w. The same is true of 16-bit
+    tables, because the updates of 16-bit tables are float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

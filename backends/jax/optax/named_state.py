@@ -1,9 +1,9 @@
 """Read and write the states of optax's optimizers as named arrays, so that a training can continue in another
 framework.
 
-A state has the form {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may belong to any framework, and have the
-names that the records of `islices.optim` define. The modules for torch and Keras use the same form. May import: `jax`,
-`numpy`, the core, this folder.
+A state has the form {parameter: {name: array}}, for Adam {parameter: {"step": ..., "m": ..., "v": ...}}. Arrays may
+belong to any framework, and have the names that the records of `islices.optim` define. The modules for torch and Keras
+use the same form. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OURS = {"step", "master", *(name for record in RECORDS.values() for name in reco
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
-#: Returns the name of a leaf, as everywhere in islices: keys, positions and attributes, joined by dots.
+#: A function that returns the name of a leaf: its keys, positions and attributes, joined by dots.
 path_name = partial(keystr, simple=True, separator=".")
 
 
@@ -84,8 +84,7 @@ def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
 
 
 def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
-    """Return the state of each parameter as named arrays, which you can pass to `start_from` in the module of any
-    framework.
+    """Return the state of each parameter as named arrays, which you can pass to `start_from` for optax or torch.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict of str to array
-        For each parameter, its arrays. The name of a parameter consists of keys, positions and attributes, joined by
+        The arrays of each parameter. The name of a parameter consists of keys, positions and attributes, joined by
         dots. Arrays have the names that `islices.optim` uses, such as "m", "v", "accumulator" and "momentum". If the
         state contains a step count, there is also "step" of shape (1,). Parameters without known arrays are left out.
 
@@ -128,14 +127,14 @@ def start_from(
     Parameters
     ----------
     state : optax state
-        The result of ``tx.init(params)``. The new state contains the arrays of `states` in place of this state's
-        arrays.
+        The result of ``tx.init(params)``. The new state contains the arrays of `states` in place of this state's arrays
+        of the same names.
     params : tree of arrays and `islices.Table`
     states : dict of str to dict of str to array
-        For each parameter, a dict {"step": ..., "m": ..., "v": ...}. Arrays may belong to any framework, and must have
-        the names that `islices.optim` uses. `islices.load`, and `state_of` for optax, torch and Keras, return this
-        form. All parameters must have the same step count, because an optax state has only one. Schedules also continue
-        from this count.
+        For each parameter, a dict of arrays, for Adam {"step": ..., "m": ..., "v": ...}. Arrays may belong to any
+        framework, and must have the names that `islices.optim` uses. `state_of` for optax, torch and Keras returns this
+        form, and `islices.save` can store it. All parameters must have the same step count, because an optax state has
+        only one. Schedules also continue from this count.
     semantics : str, optional
         The framework whose optimizer made the arrays, such as "torch". `semantics` is required for momentum and for
         amsgrad's maximum, because frameworks store these arrays differently. If `state` comes from `from_optim`, arrays
@@ -153,8 +152,8 @@ def start_from(
     ------
     TypeError, ValueError
         A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. Or
-        `semantics` is missing, or is a framework whose amsgrad maximum cannot be converted to optax's. Or momentum must
-        be converted, and `learning_rate` is None.
+        `semantics` is required but missing, or is a framework whose amsgrad maximum cannot be converted to optax's. Or
+        the conversion of momentum needs `learning_rate`, which is None or 0.
 
     Examples
     --------
@@ -212,7 +211,8 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
-    """Check that the given arrays of a parameter have the same names and shapes as the arrays in the optax state."""
+    """Check that the given arrays of a parameter, apart from "step", have the same names and shapes as the arrays in
+    the optax state. Shape () is accepted for (1,)."""
     check_names(given, sorted(held), ["step"], place)
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)

@@ -1,7 +1,8 @@
 """Detect transformations that `on_rows` cannot run. The module compares steps on some rows with optax's steps on all
 rows.
 
-The result depends only on the numbers that a transformation returns, not on its name or state. SPEC clause 24.
+The result depends only on the updates that a transformation returns, not on its name or the class of its state.
+SPEC clause 24.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 
-#: For each row, the magnitude of its gradient in the first steps, and the magnitude of its weights. Gradients of later
-#: steps contain only the rows `NAMED`.
+#: The two arrays contain, for each row, the magnitude of its gradient in the first steps, and the magnitude of its
+#: weights. Gradients of later steps contain only the rows `NAMED`.
 GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
 WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])
 NAMED = np.array([1, 3, 4, 6])
@@ -42,7 +43,8 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
     Notes
     -----
-    If a transformation fails on small arrays or computes with traced values, no error is raised.
+    No error is raised if `inner` raises TypeError, ValueError or LookupError on the small arrays, or if its updates are
+    traced.
     """
     with jax.ensure_compile_time_eval():
         try:

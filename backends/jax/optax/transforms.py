@@ -66,9 +66,10 @@ def clip_by_global_norm(
         updates then become NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
     group : str, tuple of str, Group or an engine's group object, optional
         The ranks over which one gradient is distributed. Within shard_map, pass the name of the mapped axis; between
-        processes, pass "jax". Each rank passes its updates. See `islices.distributed.get_group`.
+        processes, pass the name of an engine, such as "jax". Each rank passes its updates. See
+        `islices.distributed.get_group`.
     replicated : bool, or a tree of bools with the structure of the updates or a prefix of it
-        True for leaves that are the same on every rank, such as dense gradients after a psum. Such leaves count only
+        True for leaves that are the same on every rank, such as dense gradients after a psum. These leaves count only
         once in the norm.
 
     Returns
@@ -206,19 +207,19 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates. The transformation gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. By default, the transformation gets only the rows of each
+    gradient, as arrays.
 
     Parameters
     ----------
     inner : optax.GradientTransformation
-        A transformation in which rows of zeros in the gradient do not affect other rows. adam, lion, nadam, adabelief,
-        trace, clipping by a gradient's norm, and nearly all other transformations are of this kind. `on_rows` rejects
-        transformations that use norms of parameters or moments (lamb, lars), means over rows, factored moments such as
-        in adafactor, or noise.
+        A transformation in which rows of zeros in the gradient do not affect other rows. Examples are adam, lion,
+        nadam, adabelief, trace, and clipping by a gradient's norm. With rows="touched", the first update rejects
+        transformations that use norms of parameters or moments (lamb, lars), means over rows, factored moments
+        (adafactor), or noise.
     rows : {"touched", "all"}
         With "touched", only the rows of the gradient are updated. All other rows of the parameters and of the state
-        keep their bits, and take no time. With "all", gradients become dense, every row is updated as in optax, and the
-        update is dense.
+        keep their bits. With "all", gradients become dense, every row is updated as in optax, and the update is dense.
 
     Returns
     -------
@@ -230,16 +231,16 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ------
     TypeError, ValueError, IndexError
         `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
-        fit the parameters. The first update with a sparse leaf probes `inner` on small arrays, and raises if steps on
-        rows differ from steps on the dense gradient. With rows="touched", `init` raises for optax.MultiSteps and
-        optax.apply_every.
+        fit the parameters. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every. For each
+        structure of updates with sparse leaves, the first update then probes `inner` on small arrays. The update
+        raises if steps on rows differ from steps on the dense gradient.
 
     Notes
     -----
     All rows share one step count. A row gets no later update for the steps whose gradients did not contain it. If a
     gradient contains every row, "touched" computes the same bits as "all", and as optax does for the dense gradient.
-    (In jit, XLA may merge products and sums.) If JAX differentiates the update, the rows that it reads are constants.
-    SPEC clause 16.
+    (In jit, XLA may merge products and sums.) If JAX differentiates an update, the rows that the update reads are
+    constants. SPEC clause 16.
 
     Examples
     --------
@@ -288,9 +289,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        An optimizer whose rule ends in one addition to the weight. Only FTRL, nadam with semantics="torch", and
-        optimizers of `optim.custom` have other rules. Frozen rows, duplicates="raw" and weight decay are not accepted.
-        For weight decay, chain ``on_rows(optax.add_decayed_weights(...))`` instead.
+        An optimizer whose rule ends in one addition to the weight. FTRL, nadam with semantics="torch", and all
+        optimizers of `optim.custom` are not accepted. Frozen rows, duplicates="raw" and weight decay are not accepted
+        either. For weight decay, chain ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
     -------
