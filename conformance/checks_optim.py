@@ -1,5 +1,5 @@
-"""Check properties of optimizers that golden vectors cannot express: a hundred steps of one compiled program, large
-tables, memory limits, and calls that raise."""
+"""Check properties of optimizers that no golden vector covers: a hundred steps of one compiled program, large tables,
+memory limits, and the effect of a bad index."""
 
 from __future__ import annotations
 

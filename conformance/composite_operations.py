@@ -1,5 +1,5 @@
-"""Define operations that only cases use: combinations of several public calls, and gradients that the framework's
-autodiff computes."""
+"""Define the operations of cases for which islices has no function of the same name. Examples are combinations of
+public calls, and gradients that the framework's autodiff computes."""
 
 from __future__ import annotations
 

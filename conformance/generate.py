@@ -200,7 +200,8 @@ EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """Return [an ordinary float32 gradient, a float64 gradient whose values have the given size]."""
+    """Return [a dense float32 gradient with ordinary numbers, a sparse float64 gradient whose values all equal
+    `size`]."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of([[size], [size]], [1, 1], (3, 1), "float64")]
 
 
@@ -289,8 +290,8 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return slices with the same indices as `s`, but with floats near 1, or integers -1 and 2. Products of many such
-    values stay in range."""
+    """Return slices with the same indices as `s`, but with floats near 1, or integers -1 and 2. So products of
+    duplicates stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

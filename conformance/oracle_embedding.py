@@ -46,7 +46,8 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the shape of a bag lookup's result without the dimensions of a row. The shape has one position per bag."""
+    """Return the shape of a bag lookup's result without the dimensions of a row. An array of this shape has one element
+    per bag."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -108,7 +109,8 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """Return the combined row of a bag in the wide type. `row(k)` returns the row at position k of ids."""
+    """Return the combined row of a bag in the wide type. `row(k)` returns the row of the table for position k of
+    ids."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag or by == 0:
         return [0.0] * width

@@ -2,8 +2,9 @@
 tree. For a forged file, `islices.load` may also return another valid tree. With foreign=True, a file without the mark
 of islices may load, too.
 
-``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
-process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps this file.
+``python -m islices.conformance.properties files`` loads handmade files and, by default, 10,000 files that Hypothesis
+draws, in a process with limited memory. The command keeps the first file that breaks the promise; Hypothesis shrinks a
+drawn file first.
 """
 
 from __future__ import annotations
