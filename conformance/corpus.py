@@ -1,4 +1,4 @@
-"""Turn a real text into ids for embeddings. The text is the documentation topics of CPython (pydoc_data.topics).
+"""Turn a real text into ids for embeddings. The text consists of CPython's documentation topics (pydoc_data.topics).
 
 A token is a word, or one other character such as a digit or a comma. The id of a token is its rank by frequency in the
 batch, starting at 1; id 0 is padding. Paragraphs with at least five tokens become rows of ids, cut or padded to a fixed

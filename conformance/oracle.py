@@ -2,8 +2,9 @@
 
 Each arithmetic operation computes its exact result. Where the specification says "rounded", this result is rounded once
 to the stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here
-uses NumPy's arithmetic, a framework, or the code of islices outside of the suite. May import:
-`islices.conformance.data`.
+uses NumPy's arithmetic, a framework, or the code of islices outside of the suite.
+
+May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions of ids for which no row is read. These are ids after the last bag and, if invalid="drop",
-    negative ids."""
+    """Return the positions of ids for which no row is read: positions after the last bag and, if invalid="drop",
+    positions of negative ids."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:

@@ -40,7 +40,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def print_text(text: str) -> None:
-    """Print a report. On a terminal, wrap lines that are too long."""
+    """Print a report. On a terminal, wrap lines that are wider than the terminal."""
     if not sys.stdout.isatty():
         print(text)
         return

@@ -48,8 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the golden cases of `quick_ids`, and the checks and cases of all_reduce whose field `full` is
-        False. "full" runs all cases.
+        "quick" runs the golden cases of `quick_ids`. "quick" also runs the checks, and the cases of the group "ranks",
+        whose field `full` is False. "full" runs all cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
@@ -78,7 +78,7 @@ class Selection(NamedTuple):
         return list(self._of(modes, CHECKS, self._runs_check))
 
     def ranks(self, modes: list[str]) -> list[Item]:
-        """Return the selected cases of all_reduce, which several ranks run together."""
+        """Return the selected cases of the group "ranks", which several ranks run together."""
         return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:

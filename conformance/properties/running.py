@@ -72,7 +72,8 @@ def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
-    """Return a description of how the arguments break the law, or "" if the law holds."""
+    """Return a description of how the arguments break the law, or "" if the law holds. If the backend lacks a feature,
+    reject the example."""
     try:
         with backend.wide_types():
             results = call(law, backend, mode, arguments)
