@@ -68,8 +68,9 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For each array, R is the
-    largest change of an element in one step so far. |w| is the largest absolute value after step k."""
+    """Return a bound like that of clause 23 for tables: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For
+    each array, R is the largest change of an element in one step so far. |w| is the largest absolute value after step
+    k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}

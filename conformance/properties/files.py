@@ -3,8 +3,8 @@ tree. For a forged file, `islices.load` may also return another valid tree. With
 of islices may load, too.
 
 ``python -m islices.conformance.properties files`` loads handmade files and, by default, 10,000 files that Hypothesis
-draws, in a process with limited memory. The command keeps the first file that breaks the promise; Hypothesis shrinks a
-drawn file first.
+draws, in a process with limited memory. The command keeps a file that breaks the promise. Hypothesis first shrinks this
+file, unless it is handmade.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``python -m islices.conformance.properties hostile -b torch`` looks for calls that break one of two promises. First, a
 call returns, or raises one of the errors `ACCEPTED` with a message. A TypeError, ValueError or IndexError names an
 argument. A framework's RuntimeError about devices or groups is accepted, too. Second, a call that raises changes no
-array, and a call that returns changes only its targets, unless arguments share memory. Hypothesis draws the calls, and
+array. A call that returns changes only its targets, unless arguments share memory. Hypothesis draws the calls, and
 shrinks the first call that breaks a promise.
 """
 

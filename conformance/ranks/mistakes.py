@@ -68,8 +68,8 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """Add a case in which an argument of the last rank differs from the argument of all other ranks. All ranks must
-    raise the same ValueError. `make(B, differs)` returns a rank's gradients, or a call from `given`."""
+    """Add a case in which an argument of the last rank differs from the same argument of all other ranks. All ranks
+    must raise the same ValueError. `make(B, differs)` returns a rank's gradients, or a call from `given`."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
