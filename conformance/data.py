@@ -76,7 +76,7 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return {flag: True} for each flag that is set."""
+        """Return a dict {flag: True} with all flags that are set."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:

@@ -71,7 +71,7 @@ def coalesce() -> Iterator[Case]:
     yield case("coalesce/left-fold/float32", "coalesce", slices_of(order, [2] * 4, (4, 1)), clause="3")
     wide = [[2.0**53], [1.0], [1.0], [-(2.0**53)]]
     yield case("coalesce/left-fold/float64", "coalesce", slices_of(wide, [2] * 4, (4, 1), "float64"), clause="3")
-    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # sums that round to the type itself stop at 2048 and 256
+    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # rounded after each addition, sums stop at 2048 and 256
         ones = slices_of([[1.0]] * n, [1] * n, (3, 1), dtype)
         yield case(f"coalesce/saturation/{dtype}", "coalesce", ones, clause="3")
     rng = random.Random("long run")
@@ -178,8 +178,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit that is less
-    significant by hundreds of places may decide the rounding."""
+    """Yield norms and clips for which the exact sum of squares or absolute values is, or almost is, the midpoint of two
+    float64 numbers. A bit that is less significant by hundreds of places may decide the rounding."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)

@@ -46,7 +46,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process has another folder
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # jobs run in another folder
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 

@@ -396,7 +396,7 @@ def embedding_grad(
     invalid: str = "raise",
 ) -> Slices:
     inside = math.inf
-    if isinstance(ids, tuple):  # (values, lengths): values after the sum of the lengths belong to no row
+    if isinstance(ids, tuple):  # (values, lengths): values from position sum(lengths) on belong to no row
         ids, inside = ids[0], sum(ids[1].data)
     row_shape = upstream.shape[len(ids.shape) :]
     width = math.prod(row_shape)

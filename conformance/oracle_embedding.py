@@ -362,7 +362,7 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     return samples.sum(), Array(dense.dtype, dense.shape, data), norms_array(norms, dtype)
 
 
-#: operation on gradients per sample -> the function that computes its expected result
+#: operation on per-sample gradients -> the function that computes its expected result
 PER_SAMPLE = {
     "clip_per_sample_sum": clip_per_sample_sum,
     "per_sample_clip_sum": per_sample("clip_sum", "nonfinite"),

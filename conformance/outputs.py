@@ -26,7 +26,7 @@ def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> No
 
 
 def need_rich() -> None:
-    """Raise UsageError if rich, with which commands print results, is not installed."""
+    """Raise UsageError if rich, which prints results, is not installed."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
 

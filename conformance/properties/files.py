@@ -34,7 +34,7 @@ FINE = ("refused", "same", "valid")
 
 # ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
-    """Return the trees that the undamaged files contain. Together, the trees have every kind of leaf."""
+    """Return the trees that the undamaged files of islices contain. Together, the trees have every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))

@@ -84,7 +84,7 @@ def run_ranks(
     Parameters
     ----------
     engine : str
-        An engine that `islices.distributed.engines.list_engines` returns.
+        The name of an engine: a key of the dict from `islices.distributed.engines.list_engines`.
     size : int
         The number of ranks.
     target : str

@@ -81,8 +81,8 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def first_raises(kind: str, *words: str) -> Expected:
-    """Return the expected errors. Rank 0 must raise an error of the class `kind`. All other ranks must raise a
-    RankError that names rank 0 and contains its message."""
+    """Return an `Expected` function. Rank 0 must raise an error of the class `kind`. All other ranks must raise a
+    RankError that names rank 0 and this class. All messages must contain `words`."""
     of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
     return lambda rank, size: of_others if rank else (kind, words)
 
