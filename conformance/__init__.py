@@ -1,4 +1,4 @@
-"""Test the backends of islices against SPEC.md. The function `judge` tests a step against a documented formula."""
+"""Test the backends of islices against SPEC.md. `judge` compares a step function with a documented formula."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Most inputs are small numbers from a seeded random generator. Operations on these numbers round, but never have
-subnormal results. The oracles compute the expected results (`islices.conformance.oracles`). For calls with bad input,
+Most inputs are small numbers from a seeded random generator, and are chosen so that operations round, but no result is
+subnormal. The oracles compute the expected results (`islices.conformance.oracles`). For calls with bad input,
 `islices.conformance.errors` states the expected errors. Every run writes the same bytes.
 """
 

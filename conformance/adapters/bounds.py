@@ -1,9 +1,9 @@
-"""Compute how far a result may differ from the expected result because of rounding. The specification states the
-bounds.
+"""Compute how far a result may differ from the expected result because of rounding. The bounds follow the
+specification.
 
-Clause 20 states a bound for sums in any order. Clause 22 states a bound for norms and for factors that are computed
-from norms. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the counts
-of terms and the changes of the weights from the case's arguments.
+Clause 20 states a bound for sums in any order. Clause 22 states a bound for factors that contain norms, and norms get a
+similar bound. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the
+counts of terms and the changes of the weights from the case's arguments.
 
 May import: `islices`, `numpy`.
 """

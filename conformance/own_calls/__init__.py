@@ -6,6 +6,6 @@ except MXNet's also have
     timed_calls(operation, values, indices, num_rows, max_norm) -> {label: call}
         The framework's equivalents of one of the islices functions "coalesce", "to_dense", "norm" and
         "clip_by_global_norm". The calls have no arguments, and use the given arrays or a native sparse object of these
-        arrays. The caller must wait (`block`) for asynchronous results. A remark in brackets at the end of a label says
-        which work the call omits.
+        arrays. The caller must wait (`block`) for asynchronous results. A remark such as "(duplicates not summed)" at
+        the end of a label says which work the call omits.
 """

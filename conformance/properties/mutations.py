@@ -1,8 +1,8 @@
 """Make damaged or forged files by random changes to the bytes of good files.
 
-Loading a *damaged* file must raise an error or return the tree of the good file. A *forged* file has a changed
-manifest, and a digest that is correct for the new manifest. A forged file may load if the manifest is valid. Hypothesis
-draws the changes.
+Without foreign=True, loading a *damaged* file must raise an error or return the tree of the good file. A *forged* file
+has a changed manifest, and a digest that is correct for the new manifest. A forged file may load if the manifest is
+valid. Hypothesis draws the changes.
 """
 
 from __future__ import annotations
