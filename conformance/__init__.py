@@ -1,4 +1,4 @@
-"""The conformance suite of islices: specification, golden vectors, oracles, runners and reports."""
+"""Test the backends of islices against SPEC.md. `judge` compares a step function with a documented formula."""
 
 from __future__ import annotations
 

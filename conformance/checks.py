@@ -1,9 +1,9 @@
-"""Check properties that golden vectors cannot express, such as conversions, the gradients of framework layers for a
-real text, and memory use.
+"""Check properties that no golden vector covers, such as round trips through framework types, gradients of framework
+layers for a real text, and memory use.
 
-A check is a function that gets a backend and raises AssertionError if the backend is wrong. By default, a check runs in
-modes host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only
-in mode host.
+A check is a function that gets a backend and raises an error if the backend is wrong. By default, a check runs in modes
+host and framework. With ``traced=True``, a check runs only in mode traced; with ``host=True``, a check runs only in
+mode host.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def round_trip(backend: Backend, *, dtype: str, index_type: str, row_shape: tupl
     assert read(islices.coalesce(got).indices).data == expected.indices.data, "coalesced indices"
 
 
-#: The types of the round trips in the quick profile, in which every float type occurs once. In this profile, layouts of
-#: at most one row use only float32.
+#: The pairs (dtype, index type) of round trips in the quick profile. Each float type occurs in one pair. In this
+#: profile, layouts of at most one slice use only float32.
 TRIPS = {("float16", "int64"), ("bfloat16", "int32"), ("float32", "int64"), ("float64", "int32")}
 
 for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, ROW_SHAPES):
@@ -219,7 +219,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that coalesce raises the expected error for each invalid sparse object that the framework can build."""
+    """Check that coalesce raises the expected error for each sparse object from the framework's `invalid_gradients`."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -239,13 +239,13 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Check one property (`stage`) of the gradient that the framework's embedding layer computes for a real text, such
-    as the result of coalesce. For NumPy, islices computes the gradient."""
+    """Check one property (`stage`) of the gradient of an embedding for a real text, such as the result of coalesce. The
+    module of `own_calls_of` computes the gradient; if it has no `embedding_gradient`, islices does."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):
         gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
-    else:  # NumPy has neither layers nor autodiff, so islices makes the gradient
+    else:  # for example NumPy, which has neither layers nor autodiff
         gradient = islices.embedding_grad(to_numpy(up), to_numpy(ids), vocabulary)
     expected = oracle.coalesce(oracle.embedding_grad(up, ids, vocabulary, padding_idx=corpus.PADDING))
     s = islices.drop_padding(islices.coalesce(islices.from_native(gradient)), corpus.PADDING)
@@ -271,8 +271,8 @@ for _stage in ("coalesce", "to_dense", "clip", "native"):
 
 # ---------------------------------------------------------------------- memory
 TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
-#: The allowed growth of peak memory, as a multiple of the stored values. Norms need float64 temporaries, and frameworks
-#: copy and pool.
+#: The allowed growth of peak memory, as a multiple of the size of the stored values. Norms need float64 temporaries,
+#: and frameworks copy arrays and keep memory pools.
 MEMORY_FACTOR = 16
 
 
@@ -442,7 +442,8 @@ def raised(call: Callable[[], Any]) -> str:
 
 @check("errors/traced-rows", "13", traced=True)
 def traced_rows(backend: Backend) -> None:
-    """Check that compiled keep_rows raises for float rows, and for a mask that is shorter than the table."""
+    """Check that compiled keep_rows raises TypeError for float row numbers, and ValueError for a mask that is shorter
+    than the table."""
     table = backend.asarray(np.ones((3, 1), np.float32))
     keep = backend.trace(lambda rows: islices.keep_rows(table, rows))
     for rows, expected in ((np.ones(3, np.float32), "TypeError"), (np.ones(2, np.bool_), "ValueError")):
@@ -453,8 +454,8 @@ def traced_rows(backend: Backend) -> None:
 
 @check("errors/padding-becomes-a-row", "2")
 def padding_becomes_a_row(backend: Backend) -> None:
-    """Check that changing the number of rows of padded slices raises ValueError. The old number of rows is the index of
-    empty slots, and would become the index of a row."""
+    """Check that increasing the number of rows of padded slices raises ValueError. The old number of rows is the index
+    of empty slots, and would become the index of a row."""
     plain = Slices(Array("float32", (2, 1), [1.0, 2.0]), Array("int32", (2,), [0, 3]), (3, 1), padded=True)
     s = to_backend(backend, plain)
     for change in (s.replace, functools.partial(islices.from_native, s)):
@@ -465,8 +466,8 @@ def padding_becomes_a_row(backend: Backend) -> None:
 # ---------------------------------------------------------------------- clips by other frameworks' formulas
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that clip_by_global_norm leaves a gradient unchanged if its norm is below the limit. The check uses the
-    formula of each framework. The norm and the limit are powers of two."""
+    """Check that clip_by_global_norm with each value of `semantics` leaves a gradient unchanged if its norm is below
+    the limit. The norm and the limit are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     names: Any = BY_GLOBAL_NORM
     for semantics in names:

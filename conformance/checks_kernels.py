@@ -18,7 +18,7 @@ from islices.core.host import bfloat16_bits
 
 COUNT, ROWS, WIDTH = 20_000, 3_000, 8
 THREADS = (1, 2, 4)
-#: A function of (backend, slices, a function that makes a table) that returns the arrays to compare.
+#: A function of (backend, slices, a function that makes a table) that returns the result to compare.
 Operation = Callable[[Backend, islices.IndexedSlices, Callable[[], Any]], Any]
 
 
@@ -101,7 +101,7 @@ PLACES = {
     "coalesce": ("coalesce", "4"), "to_dense": ("densify", "5"), "norm": ("norms", "7"), "clip": ("clipping", "10"),
     "scatter": ("updates", "15"), "step": ("optimizers", "16"),
 }  # fmt: skip
-#: The operations that the quick profile also checks in 16 bits.
+#: The operations that the quick profile also checks in bfloat16.
 HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
 #: The steps that the quick profile checks. Golden cases cover the others.
 STEPS = ("step/adam", "step/rowwise_adagrad", "step/ftrl-power")
@@ -111,7 +111,7 @@ for _operation in OPERATIONS:
     for _dtype in ("float32", "bfloat16"):
         _full = _operation.startswith("step/") and _operation not in STEPS
         _full |= _dtype != "float32" and _operation not in HALVES
-        check(  # only mode host runs kernels
+        check(  # eager code runs kernels only in mode host
             f"{_group}/kernels/{_operation}/{_dtype}", _clause, full=_full, host=True,
             operation=_operation, dtype=_dtype,
         )(same_bits)  # fmt: skip

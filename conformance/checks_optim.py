@@ -1,5 +1,5 @@
-"""Check properties of optimizers that golden vectors cannot express: a hundred steps of one compiled program, large
-tables, memory limits, and calls that raise."""
+"""Check properties of optimizers that no golden vector covers, such as a hundred steps of one compiled program, large
+tables, and memory limits."""
 
 from __future__ import annotations
 

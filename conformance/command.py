@@ -27,7 +27,8 @@ from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.core.registry import BUILTIN
 
-#: profile -> the variants that run in this environment without --variant. In other environments, only "standard" runs.
+#: profile -> the variants that run in this environment without --variant. In environments from --python, only
+#: "standard" then runs.
 USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
 
 
@@ -140,8 +141,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     """Return the jobs, ordered as in the matrix: by interpreter, then backend, then variant. The jobs of --command are
     last.
 
-    A variant without a selected case gets no job. If a backend gets no job, its framework is never imported. This
-    function itself imports no framework.
+    A variant without a selected case gets no job. This function imports no framework.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():

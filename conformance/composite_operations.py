@@ -1,5 +1,5 @@
-"""Define operations that only cases use: combinations of several public calls, and gradients that the framework's
-autodiff computes."""
+"""Define operations that cases use and that are not functions of islices. Examples are combinations of public calls,
+and gradients that the framework's autodiff computes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Turn a real text into ids for embeddings. The text is the documentation topics of CPython (pydoc_data.topics).
+"""Turn a real text into ids for embeddings. The text consists of CPython's documentation topics (pydoc_data.topics).
 
-The id of a word, digit or punctuation mark is its rank by frequency, starting at 1; id 0 is padding. Paragraphs with at
-least five of these tokens become rows of ids, cut or padded to a fixed length. Plain Python computes everything, so
-every framework and the oracle get the same numbers.
+A token is a word, or one other character such as a digit or a comma. The id of a token is its rank by frequency in the
+batch, starting at 1; id 0 is padding. Paragraphs with at least five tokens become rows of ids, cut or padded to a fixed
+length. Plain Python computes everything, so every framework and the oracle get the same numbers.
 """
 
 from __future__ import annotations

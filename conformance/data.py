@@ -2,7 +2,7 @@
 
 `Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. The vector files store a
 float in its shortest decimal form, which identifies each float64 exactly. Every narrower float is also a float64. NaN
-and infinities are objects, such as ``{"float": "nan"}``. The packed cases of a wheel store float arrays as bits.
+and infinities are objects, such as ``{"float": "nan"}``. The packed cases of a wheel store most float arrays as bits.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Slices:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Return {flag: True} for each flag that is set."""
+        """Return a dict {flag: True} with all flags that are set."""
         return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
 
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
-        """Return slices with the same types and dense shape, but with other rows and flags. `data` contains the numbers
-        of all rows."""
+        """Return slices with the types and dense shape of these slices, but with other rows and flags. `data` contains
+        the numbers of all rows."""
         values = Array(self.values.dtype, (len(indices), *self.values.shape[1:]), data)
         return Slices(values, Array(self.indices.dtype, (len(indices),), indices), self.dense_shape, **flags)
 
@@ -95,8 +95,8 @@ class Slices:
 class Case:
     """One call and its expected outcome.
 
-    ``expect`` is the result. In the errors group, ``expect`` is ``{"raises": name, "message": [words]}``. The only
-    possible flag is "eager". This flag marks a case that cannot run in traced mode.
+    ``expect`` is the result or, in the errors group, ``{"raises": name, "message": [words]}``. The only possible flag
+    is "eager". This flag marks a case that the suite does not run in traced mode.
     """
 
     id: str
@@ -113,7 +113,7 @@ class Case:
 
     @property
     def call(self) -> str:
-        """Return the call in Python's syntax."""
+        """Return the call as a text similar to Python code."""
         args = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
         return f"{self.op}({', '.join(args)})"
 
@@ -230,8 +230,8 @@ def vector_files() -> list[Any]:
 
 @functools.cache
 def _vectors() -> tuple[str, list[str]]:
-    """Return (SHA-256 of the vector files, the lines that contain the cases). In a wheel, one packed file contains the
-    hash and the lines."""
+    """Return (SHA-256 of the vector files, a list of lines that includes one line per case). In a wheel, one packed
+    file contains the hash and the lines."""
     packed = resources.files("islices.conformance") / "vectors.xz"
     if packed.is_file():
         return unpack(packed.read_bytes())
@@ -281,8 +281,8 @@ def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
     quick.json lists most of these cases. In modes host and framework, the quick profile also runs the cases of bad
-    input, because such cases compute nothing. The quick profile omits the "slow errors" in quick.json, because they
-    import a second framework or trace a model.
+    input, because most of them raise an error before any computation. The quick profile omits the "slow errors" in
+    quick.json, because they import a second framework or differentiate a loss per sample.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -37,7 +37,7 @@ INF = Slices(f32(1, 2, value=math.inf), i64(0), (5, 2))
 DENSE = f32(5, 2)
 UP, IDS = f32(2, 3, 2), Array("int64", (2, 3), [0, 1, 2, 3, 4, 0])
 COMPLEX = {"complex": [1.0, 2.0]}
-#: An operation and its first argument. A row of the table adds the other arguments, one of which is bad.
+#: An operation and its first argument. A row of the table adds the other arguments; one argument is bad.
 GRADIENT = ("embedding_grad", f32(2, 2))
 
 

@@ -12,7 +12,7 @@ from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE,
 
 def _refused(raises: str, id: str, message: str, name: str, hyper: dict[str, Any], *rest: Any, **options: Any) -> None:
     """Add a row for an optimizer with bad hyperparameters, or for a step with bad arguments. `rest` is (table,
-    gradients) of the step."""
+    gradients) of the step, or empty for a valid table and gradient."""
     table, grads = rest or (DENSE, [GOOD])
     row(raises, f"optimizer-{id}", message, "optimizer_steps", name, hyper, table, grads, **options)
 
@@ -62,7 +62,7 @@ _value_error("frozen-mask", "frozen ... length 2 ... 5", *_sgd, frozen=[True, Fa
 
 
 def _grad(raises: str, id: str, message: str, grad: Any) -> None:
-    """Add a row for a gradient that does not fit the table."""
+    """Add a row for a gradient that a step must reject, such as a gradient of another shape than the table."""
     _refused(raises, f"grad-{id}", message, *_sgd, DENSE, [grad])
 
 

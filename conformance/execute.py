@@ -1,8 +1,8 @@
 """Run one case on one backend in one mode, and convert the result to plain data.
 
 If the setup raises an unexpected error, the case is a harness error (`HarnessError`). A case fails if the call raises
-an unexpected error, changes an argument (`ChangedInputError`), or returns an unexpected result. Only eager calls are
-checked for changed arguments.
+an unexpected error or returns an unexpected result. An eager call also fails if it changes an argument that must stay
+unchanged (`ChangedInputError`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
-    """The error for a failure of the suite itself. This failure says nothing about the backend."""
+    """The error for a case whose setup fails, so that the suite cannot make the call."""
 
 
 class ChangedInputError(AssertionError):
@@ -34,7 +34,7 @@ class ChangedInputError(AssertionError):
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> Host:
-    """Convert plain data to a NumPy array. bfloat16 numbers become uint16: the upper 16 bits of the same numbers in
+    """Convert an `Array` to a NumPy array. bfloat16 numbers become uint16: the upper 16 bits of the same numbers in
     float32."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
@@ -71,8 +71,8 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
 
 
 def _unusual(backend: Backend, array: Host) -> Any:
-    """Return an array of a dtype that islices rejects. If the framework does not have the dtype, return the NumPy
-    array."""
+    """Return an array of the backend whose dtype is not in `DTYPES`. If the framework does not have the dtype, return
+    the NumPy array."""
     try:
         return backend.asarray(array)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
 
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """Run a case and return the result as plain data. Raise HarnessError if the setup fails, UnsupportedError if a
-    feature is missing, and ChangedInputError if an eager call changes an argument.
+    feature is missing, and ChangedInputError if an eager call changes an argument that must stay unchanged.
 
     If the call itself raises an error, pass it on. In the errors group, also pass on an error of the setup for the
     operation IndexedSlices.
@@ -263,8 +263,8 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """Return the structure of a result, and append the result's arrays to `leaves`. Compiled functions accept and
-    return only arrays."""
+    """Return the structure of a result, and append the result's arrays to `leaves`. A compiled function gets or returns
+    these arrays without the structure."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)

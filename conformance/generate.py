@@ -1,7 +1,7 @@
 """Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Most inputs are small numbers from a seeded random generator. Operations on these numbers round, but never have
-subnormal results. The oracles compute the expected results (`islices.conformance.oracles`). For calls with bad input,
+Most inputs are small numbers from a seeded random generator, and are chosen so that operations round, but no result is
+subnormal. The oracles compute the expected results (`islices.conformance.oracles`). For calls with bad input,
 `islices.conformance.errors` states the expected errors. Every run writes the same bytes.
 """
 
@@ -71,7 +71,7 @@ def coalesce() -> Iterator[Case]:
     yield case("coalesce/left-fold/float32", "coalesce", slices_of(order, [2] * 4, (4, 1)), clause="3")
     wide = [[2.0**53], [1.0], [1.0], [-(2.0**53)]]
     yield case("coalesce/left-fold/float64", "coalesce", slices_of(wide, [2] * 4, (4, 1), "float64"), clause="3")
-    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # sums that round to the type itself stop at 2048 and 256
+    for dtype, n in (("float16", 4096), ("bfloat16", 600)):  # rounded after each addition, sums stop at 2048 and 256
         ones = slices_of([[1.0]] * n, [1] * n, (3, 1), dtype)
         yield case(f"coalesce/saturation/{dtype}", "coalesce", ones, clause="3")
     rng = random.Random("long run")
@@ -178,8 +178,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Yield norms and clips whose exact sum is, or almost is, the midpoint of two float64 numbers. A bit that is less
-    significant by hundreds of places may decide the rounding."""
+    """Yield norms and clips for which the exact sum of squares or absolute values is, or almost is, the midpoint of two
+    float64 numbers. A bit that is less significant by hundreds of places may decide the rounding."""
     far = 2.0**-200
     equal = slices_of([[0.9999999999999998] * 7], [0], (2, 7), "float64")
     yield case("norms/midpoint/equal", "norm", equal)
@@ -200,7 +200,8 @@ EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """Return [an ordinary float32 gradient, a float64 gradient whose values have the given size]."""
+    """Return [a dense float32 gradient with ordinary numbers, a sparse float64 gradient whose values all equal
+    `size`]."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of([[size], [size]], [1, 1], (3, 1), "float64")]
 
 
@@ -289,8 +290,8 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return slices with the same indices as `s`, but with floats near 1, or integers -1 and 2. Products of many such
-    values stay in range."""
+    """Return slices with the same indices as `s`, but with floats near 1, or integers -1 and 2. So products of
+    duplicates stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

@@ -1,4 +1,4 @@
-"""Make the golden cases of lookups, bags, gradients per sample and renorm_rows for `islices.conformance.generate`."""
+"""Make the golden cases of lookups, bags, per-sample gradients and renorm_rows for `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def tied() -> Iterator[Case]:
     """Yield cases in which the table is also the output layer. Each sample has 1, 2, 3 or 6 outputs; the table has 3
     columns."""
     empty = Array("int64", (2, 0), [])
-    every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # every row has an id, so float64 norms are exact
+    every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # every row has an id, so float64 norms are correctly rounded
     for dtype, (form, lead) in itertools.product(
         FLOATS, {"one": (2,), "few": (2, 2), "square": (2, 3), "many": (2, 2, 3)}.items()
     ):

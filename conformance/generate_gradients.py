@@ -1,8 +1,9 @@
-"""Make the cases of gradients through norms and clips. All numbers are whole, and they are chosen so that every
+"""Make the cases of gradients through norms and clips. All input numbers are whole, and they are chosen so that every
 operation is exact in any order.
 
 `TABLE` contains the sums of duplicate rows. The 2-norms are powers of two or 0, and all positive limits are powers of
-two. The dot product of an upstream gradient with the values is a multiple of 16. So results have at most 8 bits.
+two. For clips by a norm, the dot product of an upstream gradient with the values is a multiple of 16. So results have
+at most 8 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROWS, WIDTH = 7, 4
 TABLE = {3: (2, -2, 2, 0), 0: (1, 1, -1, 0), 5: (0, 0, 0, -1), 2: (0, 0, 0, 0)}
 #: Rows with the norms 8, 4, 2 and 1.
 ROW_TABLE = {6: (8, 0, 0, 0), 1: (2, 2, -2, 2), 4: (-1, 1, 1, 1), 2: (0, 0, 1, 0)}
-#: name -> limit. The norm is 4; a norm equal to the limit is not clipped.
+#: name -> limit. The norm is 4; a gradient whose norm equals the limit is not clipped.
 LIMITS = {"clipped": 1.0, "edge": 4.0, "below": 8.0, "nothing-left": 0.0}
 KINDS = ("unique", "sorted", "duplicates", "cancelling", "zero", "empty")
 Rows = list[tuple[int, ...]]

@@ -20,7 +20,7 @@ LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted
 
 
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
-    """Return a random state that an optimizer may have for this table after the given number of steps."""
+    """Return a state of an optimizer for this table, with random numbers and the given count of earlier steps."""
     rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
     kind = wide(table.dtype)
 
@@ -48,8 +48,8 @@ def optimizer_cases() -> Iterator[Case]:
 
 
 def scheduled_steps() -> Iterator[Case]:
-    """Yield cases whose hyperparameters are schedules or arrays of one number. In traced mode, these arrays are
-    traced."""
+    """Yield cases in which some hyperparameters are schedules, or arrays of one number. In traced mode, these arrays
+    are traced."""
     for label, (name, hyper) in SCHEDULED.items():
         for rows in ("touched", "all"):
             table = dense((ROWS, 3), "weights")
@@ -121,7 +121,8 @@ def special_steps() -> Iterator[Case]:
         wider = dense((ROWS, width), "weights")
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
         yield make(f"rowwise_adagrad/width-{width}", "rowwise_adagrad", {"lr": 0.1}, wider, [grad])
-    # a dense gradient updates its rows of zeros as well; rounding makes a variance negative
+    # a dense gradient updates its rows of zeros as well; in the second case, a small mean_square makes variances
+    # negative
     zeros = dense((ROWS, 3), "dense gradient")
     zeros.data[6:9] = [0.0] * 3
     state = state_of(name, hyper, table, 3, "dense")
@@ -130,7 +131,7 @@ def special_steps() -> Iterator[Case]:
     small = state_of(both, given, table, 3, "variance")
     small["mean_square"] = Array("float32", (ROWS, 3), [0.25] * (3 * ROWS))
     yield make("rmsprop/no-variance", both, given, table, usual, state=small)
-    # use a t with more binary digits, and float64, which shows the order of the product of powers
+    # use a step number with several binary ones, and float64, which shows the order of the product of powers
     wide_table = dense((ROWS, 3), "weights", "float64")
     for own, steps in (("adam", 10), ("adam-decay", 14)):
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")

@@ -1,4 +1,4 @@
-"""Find the Python interpreters of other environments, so that the suite can test the frameworks there.
+"""Inspect the Python interpreters of other environments, so that the suite can test the frameworks there.
 
 Each interpreter imports the same islices as this process, so results of old and new frameworks are comparable. To make
 this possible, a folder that contains only islices and its pytest plug-in is added to the interpreter's import path.
@@ -17,8 +17,8 @@ import islices
 from islices.cli import UsageError
 from islices.conformance.progress import bar
 
-#: A program that describes its interpreter in its last line, as JSON: missing packages, backends, and the folder of the
-#: environment. Frameworks may print other lines first.
+#: A program that describes its interpreter in the last line of its output, as JSON: missing packages, backends, and the
+#: folder of the environment. Imported packages may print other lines first.
 QUESTION = """
 import importlib.util, json, sys
 missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
@@ -46,7 +46,7 @@ class Interpreter(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # the process has another folder
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # jobs run in another folder
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 

@@ -1,7 +1,7 @@
-"""Run the suite. Each backend of each interpreter runs in a separate process, and at most two run at a time.
+"""Run the suite in processes. At most two processes run at a time.
 
-The variants of a backend share one process, with its imports and compiled programs. A variant with environment
-variables has a separate process.
+The variants of a backend in one interpreter share one process, with its imports and compiled programs. Each variant
+with environment variables has a separate process instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.workers import last_lines, whole_lines
 
-#: The order in which processes start: the slowest first, so that all end at about the same time. NumPy is second,
-#: because its process compiles the kernels for all backends. Other backends start last.
+#: The order in which the processes of backends start: the slowest first, so that all end at about the same time. NumPy
+#: is second, because its process compiles the kernels for all backends. Other backends follow, and `Job.rank` puts
+#: variants with environment variables last.
 ORDER = ("jax", "numpy", "torch", "tensorflow", "mxnet")
 #: If the report gets no new line for this many seconds, the process counts as hung.
 PATIENCE = 300

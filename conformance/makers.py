@@ -1,4 +1,4 @@
-"""Make golden cases and their inputs, most of which are small numbers from a seeded generator."""
+"""Make golden cases and their inputs. Most inputs are small numbers from a seeded generator."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def dense(shape: Shape, seed: str, dtype: str = "float32") -> Array:
 
 
 def case(id: str, op: str, *args: Any, clause: str = "", eager: bool = False, **kwargs: Any) -> Case:
-    """Return a case with its expected result. By default, the clause is the clause of the operation."""
+    """Return a case with its expected result. By default, `clause_of` chooses the clause."""
     clause = clause or clause_of(op, args, kwargs)
     return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), ["eager"] * eager)
 
@@ -89,8 +89,8 @@ def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
 
 
 def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
-    """Yield slices for every combination of layout and dtype. Each combination has only one index type and one row
-    shape."""
+    """Yield (name, slices) for every combination of layout and dtype. Each combination has only one index type and one
+    row shape."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
         row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]

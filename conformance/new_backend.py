@@ -57,7 +57,7 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the primitives that a skeleton still lacks, as pairs (primitive, number of cases that need the primitive).
+    """Return the missing primitives that unsupported cases need, as pairs (primitive, number of cases that need it).
     The pair with the largest number comes first.
 
     Parameters

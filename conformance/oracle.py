@@ -1,8 +1,10 @@
 """Compute the expected results of most operations in exact rational arithmetic.
 
-Each operation computes the exact result. Where the specification says "rounded", the result is rounded once to the
-stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here uses
-NumPy's arithmetic, a framework, or the code of islices outside of the suite. May import: `islices.conformance.data`.
+Each arithmetic operation computes its exact result. Where the specification says "rounded", this result is rounded once
+to the stated format, to nearest, ties to even. NaN and infinities are Python floats and follow IEEE 754. Nothing here
+uses NumPy's arithmetic, a framework, or the code of islices outside of the suite.
+
+May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -394,7 +396,7 @@ def embedding_grad(
     invalid: str = "raise",
 ) -> Slices:
     inside = math.inf
-    if isinstance(ids, tuple):  # (values, lengths): values after the last row belong to no row
+    if isinstance(ids, tuple):  # (values, lengths): values from position sum(lengths) on belong to no row
         ids, inside = ids[0], sum(ids[1].data)
     row_shape = upstream.shape[len(ids.shape) :]
     width = math.prod(row_shape)

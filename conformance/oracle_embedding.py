@@ -46,7 +46,8 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> Shape:
-    """Return the shape of a bag lookup's result without the dimensions of a row. The shape has one position per bag."""
+    """Return the shape of a bag lookup's result without the dimensions of a row. An array of this shape has one element
+    per bag."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -59,8 +60,8 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions of ids for which no row is read. These are ids after the last bag and, if invalid="drop",
-    negative ids."""
+    """Return the positions of ids for which no row is read: positions after the last bag and, if invalid="drop",
+    positions of negative ids."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -108,7 +109,8 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """Return the combined row of a bag in the wide type. `row(k)` returns the row at position k of ids."""
+    """Return the combined row of a bag in the wide type. `row(k)` returns the row of the table for position k of
+    ids."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag or by == 0:
         return [0.0] * width
@@ -360,7 +362,7 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     return samples.sum(), Array(dense.dtype, dense.shape, data), norms_array(norms, dtype)
 
 
-#: operation on gradients per sample -> the function that computes its expected result
+#: operation on per-sample gradients -> the function that computes its expected result
 PER_SAMPLE = {
     "clip_per_sample_sum": clip_per_sample_sum,
     "per_sample_clip_sum": per_sample("clip_sum", "nonfinite"),

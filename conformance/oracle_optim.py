@@ -15,7 +15,7 @@ from islices.conformance.oracle import coalesce, halves, over, plus, round_to, s
 from islices.optim.record import RECORDS
 
 Hyper = dict[str, Any]
-#: The number of binary digits of an exponent's fraction that a power uses.
+#: dtype -> the number of binary digits of an exponent's fraction that a power uses
 FRACTION = {"float32": 32, "float64": 64}
 
 
@@ -78,8 +78,9 @@ ONE, HALF = Rounded(1.0), Rounded(0.5)
 
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """Return base^t in float64. Each binary digit 1 of t gives one factor base^(2^k). The first half of the factors is
-    multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts as 0."""
+    """Return base^t in float64. Binary digit k of t gives a factor: base^(2^k) for the digit 1, else 1. The first half
+    of the factors is multiplied by the second half until one factor is left. A repeated square of at most 1e-290 counts
+    as 0."""
     squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -261,7 +262,7 @@ OPTIMIZERS: dict[str, tuple[str, Hyper]] = {
         },
     ),
 }
-#: label -> (optimizer, hyperparameters of which some are lists with one number per step, used in turn)
+#: label -> (optimizer, hyperparameters). The steps use the numbers of a list in turn.
 SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
     "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
@@ -279,8 +280,8 @@ SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
     "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
-#: (the optimizer that raises sums of squares to lr_power, its hyperparameters, the powers). The powers include 0, a
-#: root of a root (0.25), powers with whole parts, and fractions that use all digits.
+#: (the optimizer that raises sums of squares to a power, its hyperparameters, the values of -lr_power). The powers
+#: include 0, a root of a root (0.25), powers with whole parts, and fractions that use all digits.
 POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))
 #: label -> counts of earlier steps, some of them large
 LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))

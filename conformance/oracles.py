@@ -50,6 +50,6 @@ CLAUSES = {
 
 
 def clause_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the clause that defines a call. Bags belong to clause 19. A gradient belongs to the clause of the
-    operation that is differentiated."""
+    """Return the clause that defines a call. Calls with a combiner belong to clause 19. The operation "gradient"
+    belongs to the clause of the operation that is differentiated."""
     return "19" if "combiner" in kwargs else CLAUSES[args[0] if op == "gradient" else op]

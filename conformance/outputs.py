@@ -26,21 +26,21 @@ def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> No
 
 
 def need_rich() -> None:
-    """Raise UsageError if rich is not installed. Commands print results with rich."""
+    """Raise UsageError if rich, which prints results, is not installed."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line to a width, and return the lines. All lines are indented like the first line. If the first line is
-    not indented, the other lines are indented by four spaces."""
+    """Wrap a line to a width, and return the lines. Further lines have the indentation of the first line, or four
+    spaces if the first line is not indented."""
     indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]
 
 
 def print_text(text: str) -> None:
-    """Print a report. On a terminal, wrap lines that are too long."""
+    """Print a report. On a terminal, wrap lines that are wider than the terminal."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -50,8 +50,8 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If writing fails, raise a UsageError
-    that names the option."""
+    """Write the text as UTF-8 to a file, or to standard output if `path` is "-". If the file cannot be written, raise a
+    UsageError that names the option."""
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))
@@ -75,7 +75,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_picture(option: str, path: str) -> None:
-    """Raise UsageError unless matplotlib is installed and the path is a writable .png file."""
+    """Raise UsageError unless matplotlib is installed and the path is that of a writable .png file."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
     if not path.endswith(".png"):

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         report.phase(f"importing {name}")
         try:
             chosen(config).check()
-            with islices.config.use_kernels(True):  # kernels also run on small cases, from the first case on
+            with islices.config.use_kernels(True):  # from here on, kernels also run on small cases
                 islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
@@ -152,8 +152,8 @@ class Report:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """Begin the run of a variant. First end the current run, and write empty runs for the variants between that run
-        and the new run."""
+        """Begin the run of a variant, unless it is the current run. First end the current run, and write empty runs for
+        the variants between that run and the new run."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)

@@ -137,7 +137,7 @@ class Watched:
 
 @contextlib.contextmanager
 def board(names: Sequence[str]) -> Iterator[list[Watched]]:
-    """Show the progress of several processes; the context gives one `Watched` for each.
+    """Show the progress of several processes; the context gives a list with one `Watched` per process.
 
     A terminal shows one changing line per process. On other outputs, the board prints a line when a process ends, and a
     line per minute about the running processes.

@@ -1,5 +1,5 @@
-"""Select cases by name, clause and group. `islices conform` selects cases before any framework is imported, and its
-processes select the same cases."""
+"""Select cases by profile, name, clause and group. `islices conform` selects cases before any framework is imported,
+and its processes select the same cases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """A case in a mode. A report contains one outcome for each item."""
+    """A case in a mode. A run of a variant gives one outcome for each item."""
 
     subject: Subject
     id: str
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        "quick" runs the golden cases of `quick_ids`, and the checks whose field `full` is False. In the variant
-        "ranks", it also runs such cases of all_reduce. "full" runs all cases.
+        "quick" runs the golden cases of `quick_ids`. "quick" also runs the checks, and the cases of the group "ranks",
+        whose field `full` is False. "full" runs all cases.
     expression : str
         An expression in the language of pytest's -k; its words match ids and modes. The empty expression selects all
         cases.
@@ -63,8 +63,8 @@ class Selection(NamedTuple):
     groups: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError if a field is invalid. The message names the option and, for clauses and groups, the
-        accepted values."""
+        """Raise ValueError if the expression, a clause or a group is invalid. The message names the option and, for
+        clauses and groups, the accepted values."""
         for option, given, accepted in (("--clause", self.clauses, CLAUSES), ("--group", self.groups, GROUPS)):
             for name in given:
                 if name not in accepted:
@@ -78,7 +78,7 @@ class Selection(NamedTuple):
         return list(self._of(modes, CHECKS, self._runs_check))
 
     def ranks(self, modes: list[str]) -> list[Item]:
-        """Return the selected cases of all_reduce, which several ranks run together."""
+        """Return the selected cases of the group "ranks", which several ranks run together."""
         return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""Run the cases of all_reduce on one backend, in several processes that the framework's engine connects.
+"""Run the cases of the group "ranks" on one backend, in several processes that the framework's engine connects.
 
 The processes start once for all cases, and each rank reports one outcome per case. A case passes if it passes on every
 rank, and if the results of all ranks have the same bits. The cases belong to the variant "ranks".

@@ -1,4 +1,4 @@
-"""Run every golden case on one backend, in each of its modes."""
+"""Run the selected golden cases on one backend, in each of the selected modes."""
 
 from __future__ import annotations
 

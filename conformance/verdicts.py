@@ -23,8 +23,8 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
     The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail".
     The outcome is "unsupported" for an UnsupportedError. A case without a declaration is also "unsupported" if the case
-    needs a primitive declared as `not_implemented`. For a HarnessError with another cause, the
-    outcome is "harness error".
+    needs a primitive declared as `not_implemented`. Any other HarnessError gives "harness error", and all remaining
+    errors give "fail".
     """
     try:
         attempt()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: library -> the distribution with its version, if the names differ
+#: library -> a distribution of the library with another name
 DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
 
 
@@ -36,8 +36,8 @@ def run_worker(
 ) -> tuple[list[dict[str, Any]], str]:
     """Run a process that prints JSON lines, and return (the lines, a description of the process's end).
 
-    The description is "" if the process ended with exit code 0. If the process printed no line, a description also
-    contains the end of standard error. `limit` is in seconds.
+    The description is "" if the process ended with exit code 0. If the process printed no line, a nonempty description
+    also contains the end of standard error. `limit` is in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="islices-worker-") as folder:
         out, log = Path(folder, "out"), Path(folder, "log")

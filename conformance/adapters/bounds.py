@@ -1,9 +1,9 @@
-"""Compute how far a result may differ from the expected result because of rounding. The specification states the
-bounds.
+"""Compute how far a result may differ from the expected result because of rounding. The bounds follow the
+specification.
 
-Clause 20 states a bound for sums in any order. Clause 22 states a bound for norms and for factors that are computed
-from norms. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the counts
-of terms and the changes of the weights from the case's arguments.
+Clause 20 states a bound for sums in any order. Clause 22 states a bound for factors that contain norms, and norms get a
+similar bound. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the
+counts of terms and the changes of the weights from the case's arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -68,8 +68,9 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Return the bound of clause 23: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For each array, R is the
-    largest change of an element in one step so far, and |w| is the largest absolute value after step k."""
+    """Return a bound like that of clause 23 for tables: the sum of (64 + k) eps R + 2 eps |w| over the steps k. For
+    each array, R is the largest change of an element in one step so far. |w| is the largest absolute value after step
+    k."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}

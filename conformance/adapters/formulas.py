@@ -66,7 +66,7 @@ class AdapterStep:
 
 
 def _described_as(x: Any) -> Any:
-    """Convert an array, a list of arrays, a row-sparse gradient or lookups to the form of the protocol."""
+    """Convert an array, a list of arrays, a row-sparse gradient or a `Bags` object to plain data."""
     if isinstance(x, IndexedSlices):
         return Slices(_described_as(x.values), _described_as(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):

@@ -1,4 +1,4 @@
-"""JAX's calls on sparse gradients, both in the form that users write and in the fastest known form.
+"""JAX's calls on sparse gradients, for the suite, the audit and the bench.
 
 This module does not import islices, so that the conformance suite and the bench compare islices with JAX itself. JAX
 has no embedding layer and no sparse gradient of a gather. So users of JAX differentiate with respect to the gathered
@@ -44,7 +44,7 @@ def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: in
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     """Return {label: (a call that builds an inconsistent or unsupported BCOO, the name of the error that islices
-    raises)}. JAX does not check a BCOO.
+    raises)}. JAX checks neither the indices of a BCOO nor its flags.
 
     An index equal to the number of rows is valid, because BCOO uses this index for padding.
     """

@@ -1,11 +1,11 @@
 """MXNet's calls on sparse gradients, for the suite and the audit.
 
-This module does not import islices, because the calls must be those of a program without islices. MXNet 1.9.1 does not
-import with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the
-functions then import MXNet.
+This module does not import islices, because the calls must be those of a program without islices. Importing MXNet fails
+with current versions of NumPy. So the caller must first load MXNet through `islices.backends.mxnet`; the functions then
+import MXNet.
 
-The row_sparse type of MXNet requires unique rows in ascending order, but MXNet does not check this. So callers must
-first sum duplicates.
+The row_sparse type of MXNet requires unique rows in ascending order, but MXNet does not check this. So users must sum
+duplicates and sort the rows before they build such an array.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import numpy as np
 Host = np.ndarray[Any, Any]
 #: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: `by_layers` is measured up to this number of occurrences of a row. Its Python loop has one step per occurrence.
+#: `by_layers` is measured only if no row occurs more often than this. The Python loop of `by_layers` has one step per
+#: occurrence of the most frequent row.
 MOST_LAYERS = 256
 
 

@@ -32,7 +32,7 @@ def embedding_gradient(
     Returns
     -------
     sparse COO tensor, shape (num_rows, dim)
-        Uncoalesced, with one slice per occurrence. The layer drops the slices of padding_idx.
+        Uncoalesced, with one slice per occurrence of an id other than padding_idx.
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
     layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)

@@ -2,8 +2,9 @@
 tree. For a forged file, `islices.load` may also return another valid tree. With foreign=True, a file without the mark
 of islices may load, too.
 
-``python -m islices.conformance.properties files`` loads handmade files and 10,000 files that Hypothesis draws, in a
-process with limited memory. Hypothesis shrinks the first file that breaks the promise, and the command keeps this file.
+``python -m islices.conformance.properties files`` loads handmade files and, by default, 10,000 files that Hypothesis
+draws, in a process with limited memory. The command keeps a file that breaks the promise. Hypothesis first shrinks this
+file, unless it is handmade.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FINE = ("refused", "same", "valid")
 
 # ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
-    """Return the trees that the undamaged files contain. Together, the trees have every kind of leaf."""
+    """Return the trees that the undamaged files of islices contain. Together, the trees have every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))

@@ -3,8 +3,8 @@
 ``python -m islices.conformance.properties hostile -b torch`` looks for calls that break one of two promises. First, a
 call returns, or raises one of the errors `ACCEPTED` with a message. A TypeError, ValueError or IndexError names an
 argument. A framework's RuntimeError about devices or groups is accepted, too. Second, a call that raises changes no
-array, and a call that returns changes only its targets.
-Hypothesis draws the calls, and shrinks the first call that breaks a promise.
+array. A call that returns changes only its targets, unless arguments share memory. Hypothesis draws the calls, and
+shrinks the first call that breaks a promise.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _wrong_error(call: HostileCall, error: BaseException) -> str:
     if changed := [w.changed for w in call.watched if w.changed]:
         return f"{call.name} raises {came} and has changed {changed[0]}\n{where}"
     if isinstance(error, RuntimeError) and re.search("device|group", message):
-        return ""  # errors about two devices come from the framework and are clear
+        return ""  # errors about devices or groups come from the framework and are clear
     if not isinstance(error, ACCEPTED):
         return f"{call.name} raises {came}\n{where}"
     if not message:

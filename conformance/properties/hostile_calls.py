@@ -70,7 +70,7 @@ class HostileCall(NamedTuple):
 
 # ---------------------------------------------------------------------- good arguments
 def limit(d: Draw) -> Any:
-    """Draw a limit: a number or a 0-d array. MXNet gets an array of one element."""
+    """Draw a limit: a number or a 0-d array. For MXNet, the array has the shape (1,)."""
     number = d.one(0.5, 0.0, 2.0, 1e9, float("inf"))
     shape = (1,) if d.backend.name == "mxnet" else ()
     return d.own(np.full(shape, number, "float32"), "limit") if d.rarely() else number

@@ -49,7 +49,7 @@ def _array(**changes: Any) -> dict[str, Any]:
 
 
 A: dict[str, Any] = {"array": "a"}
-#: name of a fault -> the entries of a manifest that describes no valid tree
+#: name of a fault -> the changed entries of a manifest that must not load
 NO_TREES: dict[str, dict[str, Any]] = {
     "a newer version": {"version": 2},
     "a version that is true": {"version": True},

@@ -1,8 +1,8 @@
 """Make damaged or forged files by random changes to the bytes of good files.
 
-Loading a *damaged* file must raise an error or return the same bits. A *forged* file has a changed manifest, and a
-digest that is correct for the new manifest. A forged file may load if the manifest is valid. Hypothesis draws the
-changes.
+Without foreign=True, loading a *damaged* file must raise an error or return the tree of the good file. A *forged* file
+has a changed manifest, and a digest that is correct for the new manifest. A forged file may load if the manifest is
+valid. Hypothesis draws the changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FileMutant(NamedTuple):
 
 
 def mutant(random: random.Random, data: bytes) -> FileMutant:
-    """Return a copy of a good file with one kind of random change."""
+    """Return a `FileMutant`: a copy of a good file with one kind of random change."""
     kinds = [_flip_bits, _cut, _insert, _edit_header, _edit_header]
     change = random.choice([*kinds, _forge] if b"islices.json" in data else kinds)
     return FileMutant(change.__name__.strip("_"), change(random, data), change is _forge)

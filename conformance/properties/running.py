@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Counterexample(NamedTuple):
-    """The smallest arguments that break a law. str() returns code that users can paste into Python."""
+    """Arguments that break a law, shrunk by Hypothesis. str() returns code that users can paste into Python."""
 
     law: Law
     backend: str
@@ -66,13 +66,14 @@ def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) 
 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
-    """Return the smallest arguments that break a law, or None if Hypothesis finds no such arguments."""
+    """Return a `Counterexample` to a law, or None if Hypothesis finds no arguments that break the law."""
     found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
     return Counterexample(law, backend.name, mode, *found) if found else None
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
-    """Return a description of how the arguments break the law, or "" if the law holds."""
+    """Return a description of how the arguments break the law, or "" if the law holds. If the backend lacks a feature,
+    reject the example."""
     try:
         with backend.wide_types():
             results = call(law, backend, mode, arguments)

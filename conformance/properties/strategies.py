@@ -4,8 +4,8 @@ Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated
 slices at all. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type.
 *Wild* values also include fractions, huge, tiny and infinite numbers, and NaN.
 
-All finite values and their sums are multiples of a step far above the smallest normal number. So no intermediate
-result is subnormal; TensorFlow and XLA would flush a subnormal result to zero.
+All finite values and their sums are multiples of a step above the smallest normal number. So no sum is subnormal;
+TensorFlow and XLA would flush a subnormal sum to zero.
 """
 
 from __future__ import annotations
@@ -208,8 +208,9 @@ def clipped(draw: Draw) -> Arguments:
     value.
 
     With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm. In float64, the norm is also rounded, so the clipped
-    norm is at most (1 + u)^3 max_norm. The factor of the second clip is then at least 1 - 2 u (1 - 4 u). This factor
-    lowers a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at most 1 ulp.
+    norm is at most (1 + u)^3 max_norm. The factor of the second clip is then at least 1 - 2 u, or 1 - 4 u in float64.
+    This factor lowers a value by at most 2 ulps (4 in float64). In 16-bit types, only the product is rounded, by at
+    most 1 ulp.
     """
     x = slices(draw, draw(kinds()), moderate, coalesced=True)
     ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)
@@ -229,7 +230,7 @@ def shards_of(draw: Draw, x: Slices) -> Arguments:
 
 
 def looked_up(draw: Draw) -> Arguments:
-    """Draw the arguments of embedding_grad: ids, two per sample, and the gradient at the looked-up rows."""
+    """Draw the arguments of embedding_grad: two ids per sample, the gradient of the looked-up rows, and `num_rows`."""
     kind = draw(kinds())
     ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=2 * kind.n, max_size=2 * kind.n))
     shape = (kind.n, 2)

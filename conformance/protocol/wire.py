@@ -79,8 +79,8 @@ def _bytes(x: Array) -> bytes:
 
 # ---------------------------------------------------------------------- from JSON
 def from_wire(x: Any, path: str = "ok", depth: int = 0) -> Any:
-    """Convert an object of `json.loads` to the value that it represents. A WireError names the place, the JSON and the
-    accepted forms."""
+    """Convert an object of `json.loads` to the value that it represents. Raise WireError, with the place in the
+    message, if the object represents no value."""
     if depth > DEEPEST:
         raise WireError(f"{path}: containers nested deeper than {DEEPEST}")
     if x is None or isinstance(x, (bool, str)):

@@ -174,14 +174,14 @@ def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
 
 
 def cancelling(rank: int, size: int) -> Slices:
-    """Return slices in which row 0 sums to 0 on each rank, and row 1 sums to 0 over each pair of ranks. The result must
-    contain both rows, even if they are zeros."""
+    """Return slices in which row 0 sums to 0 on each rank, and row 1 sums to 0 over any two consecutive ranks. The
+    result must contain both rows, even if they are zeros."""
     sign = -1.0 if rank % 2 else 1.0
     return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 
 
 def order_shows(rank: int, size: int) -> Slices:
-    """Return slices whose sum over ranks depends on the order of the ranks: 1e8, 1, -1e8, 1 ... in float32."""
+    """Return slices whose float32 sum over three or more ranks depends on the order of the ranks."""
     v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
     return column([v, -v], [3, 1])
 

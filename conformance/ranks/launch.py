@@ -24,8 +24,8 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """A rank that has ended. ``value`` is the result of the rank's function, or ``error`` is (classes, text,
-    traceback). If the process ended before it wrote either, both are None and ``statement`` is False."""
+    """A rank that has ended. ``value`` is the result of the rank's function, or ``error`` is (names of the error's
+    classes, text, traceback). If the process ended before it wrote either, both are None and ``statement`` is False."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -84,7 +84,7 @@ def run_ranks(
     Parameters
     ----------
     engine : str
-        An engine that `islices.distributed.engines.list_engines` returns.
+        The name of an engine: a key of the dict from `islices.distributed.engines.list_engines`.
     size : int
         The number of ranks.
     target : str

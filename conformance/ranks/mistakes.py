@@ -68,8 +68,8 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """Add a case in which the argument of the last rank differs from the argument of all other ranks. All ranks must
-    raise the same ValueError. `make(B, differs)` returns a rank's argument."""
+    """Add a case in which an argument of the last rank differs from the same argument of all other ranks. All ranks
+    must raise the same ValueError. `make(B, differs)` returns a rank's gradients, or a call from `given`."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
@@ -81,8 +81,8 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def first_raises(kind: str, *words: str) -> Expected:
-    """Return the expected errors. Rank 0 must raise an error of the class `kind`. All other ranks must raise a
-    RankError that names rank 0 and contains its message."""
+    """Return an `Expected` function. Rank 0 must raise an error of the class `kind`. All other ranks must raise a
+    RankError that names rank 0 and this class. All messages must contain `words`."""
     of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
     return lambda rank, size: of_others if rank else (kind, words)
 

@@ -31,7 +31,7 @@ def bfloat16(x: Scalar) -> Scalar:
     return np.float32(out)
 
 
-#: dtype -> the type in which sums and products are computed.
+#: dtype -> the type in which sums and quotients are computed.
 WIDE: dict[str, Callable[[Any], Scalar]] = {
     "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
     "int32": np.int32, "int64": np.int64,

@@ -106,9 +106,9 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """Make this group the default group for arrays of the framework while the context runs. Raise UnsupportedError if
-    another engine is the default."""
-    # TensorFlow needs the scope of its strategy; the groups of other engines are always the default
+    """Check that this group is the default group for arrays of the framework. For TensorFlow, the context makes the
+    group the default. Raise UnsupportedError if another group is the default."""
+    # TensorFlow needs the scope of its strategy; the groups of other engines need no scope
     strategy = getattr(group, "strategy", None)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         engine = load_engine(engine_of(B.name))
@@ -137,7 +137,7 @@ def result(x: Any) -> Any:
     def plainly(leaf: Any) -> Any:
         if leaf is None or isinstance(leaf, islices.IndexedSlices) or not islices.get_backend(leaf).is_native(leaf):
             return read(leaf)
-        return replace(read(islices.from_native(leaf)), coalesced=True)  # the order of the keys is compared as well
+        return replace(read(islices.from_native(leaf)), coalesced=True)  # `difference` compares the order of rows
 
     return map_leaves(plainly, x)
 

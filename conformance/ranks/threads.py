@@ -54,7 +54,8 @@ def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0)
 
 
 def thread_results(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """Run ``fn(group)`` on each rank and return the results, or raise the first exception."""
+    """Run ``fn(group)`` on each rank and return the results. If ranks raised exceptions, raise that of the lowest
+    rank."""
     found = run_threads(size, fn, timeout=timeout)
     for one in found:
         if isinstance(one, Exception):

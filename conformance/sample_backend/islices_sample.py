@@ -1,5 +1,5 @@
-"""The adapter of the library `sample`. `islices.backend.Backend` describes each primitive. The adapter declares which
-features sample does not have."""
+"""The adapter of the library `sample`. `islices.backend.Backend` describes each primitive. The adapter declares that
+sample has no autodiff."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Define the primitives of islices for Paddle's tensors.
 
-The adapter works around these properties of Paddle 3.3; the README lists more:
+The adapter works around these properties of Paddle; the README gives the version and lists more:
     - On the CPU, few kernels accept float16 or bfloat16. So the adapter only copies 16-bit rows, and
       computes with their numbers in float32, or in float64 for ``sqrt``.
     - ``sqrt`` of float32 is not correctly rounded, and float64 is cast to float16 through float32.
@@ -8,7 +8,7 @@ The adapter works around these properties of Paddle 3.3; the README lists more:
     - In ``where``, a Python float counts as float32. So the adapter first converts a Python number to a tensor with
       the dtype of the other operand.
     - The time of ``paddle.unique`` with the inverse is quadratic in the number of distinct values.
-    - ``x[ids]`` reads beyond the table, so islices checks ids first, as on every backend.
+    - ``x[ids]`` does not check ids and may read beyond the table, so islices checks ids first, as on every backend.
 """
 
 from __future__ import annotations

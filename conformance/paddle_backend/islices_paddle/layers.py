@@ -1,8 +1,8 @@
 """Hook the paddle.nn.Embedding layers of a user's model, to record their lookups and the gradients of their outputs.
 
 A forward hook of the layer records the ids, and a hook of the layer's output records the gradient. Neither hook changes
-the values of the output. A frozen layer makes no table-sized gradient. Its forward hook returns an output that
-requires a gradient. May import: Paddle, the core.
+the values of the output. A frozen layer makes no table-sized gradient. The forward hook of a frozen layer returns an
+output that requires a gradient. May import: Paddle, the core.
 """
 
 from __future__ import annotations

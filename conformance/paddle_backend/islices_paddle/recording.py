@@ -48,7 +48,7 @@ class Differentiation:
 
 #: The current differentiation. In a nested differentiation, the gradients must be differentiable as well.
 _current: ContextVar[Differentiation | None] = ContextVar("islices_paddle_differentiation", default=None)
-#: A lock, because two threads that call `paddle.grad` at the same time end the process. Threads may call
+#: A lock, because two threads that call `paddle.grad` at the same time crash the process. Threads may call
 #: `Tensor.backward` at the same time.
 _one_at_a_time = threading.RLock()
 
