@@ -86,12 +86,15 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
         else held  # an entry that the user added
         for key, held in state_dict["state"].items()
     }
+    groups = state_dict["param_groups"]
+    if rule in ("adam", "adamw"):  # as in torch's groups, since the arrays of both are the same
+        groups = [{**group, "decoupled_weight_decay": rule == "adamw"} for group in groups]
     for name, function in RECORDS[rule].recomputed.items():
-        for group in state_dict["param_groups"]:
+        for group in groups:
             hyper = in_islices(rule, group)
             for held in (state[key] for key in group["params"] if key in state):
                 held[name] = torch.tensor(function(hyper, int(held["step"])), dtype=torch.float32)
-    return {**state_dict, "state": state}
+    return {**state_dict, "state": state, "param_groups": groups}
 
 
 def checked(
@@ -125,15 +128,15 @@ def checked(
             sparse, _ = made_from(optimizer.rule, whole)
             if "semantics" not in old:
                 _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
-            if not any(key in state for key in old["params"]):
-                _refuse_other_options(optimizer, old)
-            elif "semantics" not in old:
+            if "semantics" not in old and any(key in state for key in old["params"]):
                 of_torch.add(number)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key in state:
                 with located(f"{place}['params'][{position}]"):
                     held[p] = _checked_state(optimizer, sparse, state.pop(key), p)
+        with located(place):
+            _refuse_other_options(optimizer, old)
     return {**state_dict, "state": state, "param_groups": loaded}
 
 
@@ -148,8 +151,7 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
 
 
 def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
-    """Raise ValueError if a group has options of another optimizer. If the group has no state, only its options show
-    which optimizer saved it."""
+    """Raise ValueError if a group has options of another optimizer."""
     own = torch_names(optimizer.rule)
     names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
     others = [name for name in old if name in names]
