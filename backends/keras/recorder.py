@@ -134,14 +134,10 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
             if not optimizer.built:
                 optimizer.build(variables)
             self._given = {v.path: g for v, g in zip(variables, grads, strict=True) if g is not None}
-            self.recorder.add(
-                tables=_values(named), state=_state(optimizer), gradients=self._given,
-                optimizer={
-                    v.path: found
-                    for v, g in zip(variables, grads, strict=True)
-                    if (found := _described(optimizer, g))
-                },
-            )  # fmt: skip
+            self.recorder._found = {
+                v.path: found for v, g in zip(variables, grads, strict=True) if (found := _described(optimizer, g))
+            }
+            self.recorder.add(tables=_values(named), state=_state(optimizer), gradients=self._given)
         result = method(grads, trainable_variables)
         after = {"tables_after": _values(named), "state_after": _state(optimizer)} if self.recorder.wanted else {}
         self.recorder.step(**after)

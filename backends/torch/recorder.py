@@ -111,10 +111,8 @@ class TorchRecorder(Recorder):
             return
         applied = {name: p.grad for name, p in self._names.items() if p.grad is not None}
         raw = {name: self._raw.get(name, x) for name, x in applied.items()}
-        self.add(
-            tables=self._names, state=state_of(optimizer, self._names), gradients=raw,
-            optimizer=describe_optimizer(optimizer, self._names, applied),
-        )  # fmt: skip
+        self._found = describe_optimizer(optimizer, self._names, applied)
+        self.add(tables=self._names, state=state_of(optimizer, self._names), gradients=raw)
         if any(not _same(raw[name], x) for name, x in applied.items()):
             self.add(clipped=applied)
         if self._calls:

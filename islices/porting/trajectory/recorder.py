@@ -83,6 +83,7 @@ class Recorder:
         self._metadata, overwrites = check_metadata(metadata), check_flag(overwrite, "overwrite")
         self._count = 0
         self._pending, self._optimizers = dict[str, Leaves](), dict[str, Any]()
+        self._found = dict[str, Any]()  # the descriptions of a subclass; those that the user adds take precedence
         self._last: dict[str, Leaves] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         there = step_files(self.folder)
@@ -155,7 +156,8 @@ class Recorder:
         if not self.wanted:
             self._count += 1
             return
-        step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
+        optimizers = {**({} if "" in self._optimizers else self._found), **self._optimizers}
+        step = Step(self._count + 1, self._pending, optimizers, self.framework)
         if self._count and self._every > 1:
             self._last = {}  # steps since the last file may not have been written, so this file is complete
         self._last = write_step(self.folder, step, self._last, self._metadata)
