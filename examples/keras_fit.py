@@ -1,6 +1,7 @@
 """Compare Keras's optimizers with those of islices: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-The script prints the time per step, the peak memory of fit, and the largest difference between the tables."""
+The script prints the time per step, the memory that fit adds at its peak, and the largest difference between the
+tables. For tables of 10**8 or more numbers, the script runs only the optimizers of islices."""
 
 import gc
 import os

@@ -16,7 +16,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-#: relative clauses, prepositions and participles; no docstring begins with one
+#: relative clauses, prepositions, conjunctions and participles, with which docstrings should not begin
 OPENERS = re.compile(
     r"(What|Whose|Which|Who|Where|When|While|Whether|Of|By|In|That|How|With|From|To|As|If)\b"
     r"|(?!String|Nothing|Everything|Bring|Embedding|Mapping|Padding|Training)\w+ing\b"

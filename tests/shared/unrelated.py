@@ -1,4 +1,4 @@
-"""Make pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
+"""Compare pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
 
 A seed determines a whole pair: the kinds, types, rows, values and metadata of the tensors.
 """
