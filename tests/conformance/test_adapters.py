@@ -1,5 +1,5 @@
 """Test `islices conform --command`. The examples in other languages run, and the bounds distinguish rounding errors
-from mistakes. If a command cannot start, islices prints one line and exits with 3."""
+from mistakes. If a command cannot start, islices prints the reason and exits with 3."""
 
 from __future__ import annotations
 

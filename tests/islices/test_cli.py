@@ -25,8 +25,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
 
 
-#: Prints every command's help, usage errors, and marks and a file name that many encodings lack, with print and with
-#: rich.
+#: Code that prints every command's help, usage errors, and marks and a file name that many encodings lack, with print
+#: and with rich.
 PRINTS = """
 import sys
 from rich.console import Console
