@@ -1,4 +1,4 @@
-"""Test that all parts of islices come from the same checkout, for any installation and any working directory.
+"""Test that all parts of islices come from the same checkout, for several installations and working directories.
 
 The tests use two copies of the checkout, and an environment with an editable install of one copy.
 """

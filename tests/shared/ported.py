@@ -94,7 +94,7 @@ def last_wins(d: Batch, g: Tree) -> Tree:
 
 
 def clipped_by_torch(clip: Callable[..., Any], g: Tree, limit: float = LIMIT) -> Tree:
-    """Clip all gradients with one call of torch.nn.utils."""
+    """Clip all gradients with one call of `clip`, a function of torch.nn.utils."""
     parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
     for p, x in zip(parameters, g.values(), strict=True):
         p.grad = torch.from_numpy(np.array(x))

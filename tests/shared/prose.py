@@ -33,7 +33,7 @@ DATED = {"docs/performance.md", "docs/judged.md", "conformance/SPEC.md", "CONTRI
 DIALECT = re.compile(r"(^|_)(adopt\w*|ways?|said|told|mend\w*|what|whose|asked|asks?)(_|$)")
 LIMIT = 25  # words in a sentence
 
-#: largest figures in any area: openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
+#: largest figures in any area: openers per 100 docstrings, long and nested sentences per 100, listed words per 1,000
 CEILINGS = (1, 8, 3, 0.5)
 #: files that are separate areas
 PAGES = ("README.md", "CONTRIBUTING.md", "conformance/SPEC.md")

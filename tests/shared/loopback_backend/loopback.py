@@ -2,8 +2,9 @@
 and isinstance are allowed.
 
 `islices.backend` lists the operations that islices may use on an array. An operation outside this list raises
-TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
-(AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
+TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor
+``except (AttributeError, TypeError, ValueError)`` swallows this error. Apart from tests, only the adapter uses `box`
+and `unbox`.
 """
 
 from __future__ import annotations
