@@ -79,7 +79,8 @@ def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
 
 
 def conform(folder: Path, *options: str, path: Path) -> Run:
-    """Run `islices conform` with the distributions in `path`, and write the report into `folder`."""
+    """Run `islices conform` in its standard variant, with the distributions in `path`, and write the report into
+    `folder`."""
     report = folder / "report.jsonl"
     arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
     done = python("-m", "islices", *arguments, path=path, cwd=folder)

@@ -24,7 +24,8 @@ SIZE = 3
 
 
 class Model(torch.nn.Module):
-    """A model with bags, with a table that some batches do not use, and with dense layers in several buckets of DDP."""
+    """A model with bags, with a table that some batches do not use, and with dense layers that can fill several buckets
+    of DDP."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,4 +7,5 @@ the adapter has a bug or the specification is ambiguous. The adapter imports Num
     norms.py     norms of any order, clips (7 to 10)
     lookups.py   lookups, padding, bags, samples (12, 14, 19)
     steps.py     optimizers (16)
+    answers.py   the call for a case, and its answer
 """
