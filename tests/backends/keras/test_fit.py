@@ -2,8 +2,8 @@
 
 test_each_backend.py runs this module on the other installed backends. The reference is a layer that multiplies one-hot
 ids by its table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23).
-Recorded steps run eagerly; test_each_backend.py shows that compiled steps have the same bits for a model whose
-gradients need no rounding.
+Recorded steps run eagerly; test_each_backend.py shows that compiled steps have the bits of eager steps for a model
+whose gradients need no rounding.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Test that two formulas are generated with the bytes of the vector files, that most results have a finite bound, and
-that a file can be read without islices."""
+"""Test that two formulas are generated with the bytes of the vector files. Most results must have a finite bound, and a
+file must be readable without islices."""
 
 from __future__ import annotations
 

@@ -319,8 +319,8 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return two values: whether torch uses FMA, and a dict from names of rows of TABLE to their differences from torch
-    if NumPy computes torch's roots."""
+    """Return two values: whether torch uses FMA, and a dict from names of rows of TABLE to differences from torch.
+    NumPy computes torch's roots."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
