@@ -96,7 +96,7 @@ suppress_warnings = ["toc.excluded"]  # pages of missing frameworks
 
 # ---------------------------------------------------------------------- signatures and docstrings
 autodoc_typehints = "none"  # the docstrings have shapes, dtypes and other accepted arguments
-autodoc_preserve_defaults = False  # True counts parameters in the source, which decorated functions lack
+autodoc_preserve_defaults = False
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # the framework documents the methods that subclasses override
 autodoc_class_signature = "mixed"
