@@ -133,7 +133,7 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install several commands of another distribution, only one of them valid. Also install metadata of an older
+    """Install several commands of another distribution; only one of them is valid. Also install metadata of an older
     islices."""
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)
