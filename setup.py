@@ -1,4 +1,4 @@
-"""Build wheels, with README's links absolute for a package index and the golden vectors packed into one file.
+"""Build archives: README's links become absolute for a package index, and a wheel has the golden vectors in one file.
 
 The links begin with the address in pyproject.toml. If SOURCE_DATE_EPOCH is set, as in `make dist`, equal files make
 equal archives.
@@ -25,8 +25,7 @@ def readme(text: str, address: str) -> str:
 
 
 class BuildPacked(build_py):
-    """A build step that copies the packages, and replaces the golden vectors, which are half of the wheel, by
-    vectors.xz."""
+    """A build step that copies the packages, and replaces the golden vectors by vectors.xz."""
 
     def run(self) -> None:
         super().run()
@@ -40,8 +39,8 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """An sdist step that fixes date, owner and order in the archive if SOURCE_DATE_EPOCH is set. setuptools would
-    record the date, owner and order of the build."""
+    """An sdist step that fixes date, owner, mode and order in the archive if SOURCE_DATE_EPOCH is set. setuptools would
+    record the values of the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")

@@ -96,9 +96,9 @@ suppress_warnings = ["toc.excluded"]  # pages of missing frameworks
 
 # ---------------------------------------------------------------------- signatures and docstrings
 autodoc_typehints = "none"  # the docstrings have shapes, dtypes and other accepted arguments
-autodoc_preserve_defaults = False  # True counts parameters in the source, which decorated functions lack
+autodoc_preserve_defaults = False
 autodoc_member_order = "bysource"
-autodoc_inherit_docstrings = False  # the framework documents methods that override the framework's
+autodoc_inherit_docstrings = False  # the framework documents the methods that subclasses override
 autodoc_class_signature = "mixed"
 maximum_signature_line_length = 90
 add_module_names = False

@@ -1,4 +1,5 @@
-"""Train a torch model with parameter groups and a schedule, and continue from a checkpoint with the same bits."""
+"""Train a torch model with parameter groups and a schedule, and continue from a checkpoint with the bits of an
+uninterrupted training."""
 
 import io
 from typing import Any

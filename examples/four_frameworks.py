@@ -1,8 +1,8 @@
 """Train the same model on each installed framework of four, and compare the tables after ten steps.
 
 Only the score uses operations of the framework: a product and a sum. The gradient of the score with respect to `bags`
-is `target`. The lookup, its gradient, the clipping and lazy Adam are functions of islices, which have the same bits on
-each framework.
+is `target`. The lookup, its gradient, the clipping and lazy Adam are functions of islices, whose results have the same
+bits on each framework.
 """
 
 import numpy as np

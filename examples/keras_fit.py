@@ -1,6 +1,6 @@
 """Compare Keras's optimizers with those of islices: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-The script prints the time per step, the peak memory of fit, and the largest difference between the tables."""
+The script prints the time per step, the memory that fit adds at its peak, and the largest gap between the tables."""
 
 import gc
 import os
@@ -32,7 +32,7 @@ def compare(rows: int, width: int) -> None:
         stock = getattr(keras.optimizers, name)(rate)
         rule = getattr(optim, name.lower())(rate, semantics="islices" if name == "Adam" else "keras")
         both = stock, front.Stepped(rule)
-        for optimizer in both if rows * width < 10**8 else both[1:]:
+        for optimizer in both if rows * width < 10**8 else both[1:]:  # vast tables: only islices
             layers = [keras.layers.Embedding(rows, width), keras.layers.GlobalAveragePooling1D()]
             model = keras.Sequential([*layers, keras.layers.Dense(1, "tanh")])
             if optimizer is not stock:

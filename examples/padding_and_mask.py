@@ -1,8 +1,8 @@
 """Compare torch's padding_idx with Keras's mask_zero, and compute the same gradient with both.
 
 torch omits the padding row from the gradient. Keras only emits a mask: if no layer uses the mask, row 0 gets a gradient
-like any other row. `drop_padding` makes Keras's gradient equal to torch's. The lookup of islices has the options
-`padding_idx` and `mask`.
+like any other row. `drop_padding` makes Keras's gradient equal to torch's gradient. The lookup of islices has the
+options `padding_idx` and `mask`.
 """
 
 import keras

@@ -1,8 +1,8 @@
 """Compute per-sample embedding gradients of an unchanged model, from one ordinary backward pass.
 
-DP-SGD clips each sample's gradient to a maximum norm, sums the gradients, and adds noise. This program clips and sums,
-but adds no noise. The table of 200,000 rows is frozen for torch, so that torch allocates no gradient as large as the
-table.
+DP-SGD clips each sample's gradient to a maximum norm, sums the gradients, and adds noise. This program clips and sums
+the embedding's gradients, but adds no noise. The table of 200,000 rows is frozen for torch, so that torch allocates no
+gradient as large as the table.
 """
 
 import torch

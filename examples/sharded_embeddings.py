@@ -3,7 +3,7 @@
     mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 
 The program trains in NumPy. Words of one sentence become similar to each other, and different from a word of another
-sentence. Only the last bits of the losses depend on the number of ranks.
+sentence. The losses depend on the number of ranks only in their last bits.
 """
 
 from __future__ import annotations

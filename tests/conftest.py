@@ -16,7 +16,8 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
         "environment (make test)"
     )
 
-#: The slowest files first, so that two workers end at about the same time. A folder stands for the files in it.
+#: The slowest files, which run first so that two workers end at about the same time. A folder stands for the files in
+#: it.
 LONGEST = [
     "docs/test_code_blocks.py", "backends/keras/test_each_backend.py", "docs/test_examples.py",
     "backends/keras/test_stepped.py", "conformance/test_hostile.py", "conformance/test_oracles.py", "test_packaging.py",

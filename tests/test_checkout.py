@@ -1,4 +1,4 @@
-"""Test that all parts of islices come from the same checkout, for any installation and any working directory.
+"""Test that all parts of islices come from the same checkout, for several installations and working directories.
 
 The tests use two copies of the checkout, and an environment with an editable install of one copy.
 """
@@ -38,7 +38,7 @@ def run(*command: object, cwd: Path, code: int = 0, **variables: str) -> str:
 
 
 def copied(to: Path) -> Path:
-    """Copy the files of the checkout, with uncommitted changes, to a folder, and return the folder."""
+    """Copy the packages and the files that an installation needs, with uncommitted changes, and return the folder."""
     for part in ("islices", "backends", "conformance", "tests"):
         shutil.copytree(ROOT / part, to / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     for name in ("pyproject.toml", "setup.py", "islices_pytest.py", "README.md", "LICENSE"):

@@ -12,9 +12,9 @@ A module's docstring may have a line that this test checks::
     May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
 The items are separated by commas. A module or package in backticks also allows the modules in it. "the core" means
-islices without its backends and its suite, and "the core below `M`" means the part of the core that does not need M.
-"this folder" means the other modules in the module's folder. Python's standard library is always allowed; other imports
-are not.
+islices without its backends and its suite. "the core below `M`" means the part of the core that does not need M. "this
+folder" means the other modules in the module's folder. Python's standard library is always allowed; other imports are
+not.
 """
 
 from __future__ import annotations

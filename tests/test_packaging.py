@@ -18,8 +18,8 @@ from islices.conformance.data import vectors_hash
 pytestmark = pytest.mark.outside
 
 ROOT = Path(__file__).parent.parent
-#: Imports every module of the installed package, and prints the missing package for each module that cannot be
-#: imported.
+#: Code that imports every module of the installed package, and prints the missing package for each module that cannot
+#: be imported.
 EVERY = """
 import importlib, json, pathlib, islices
 folder = pathlib.Path(islices.__file__).parent

@@ -1,4 +1,4 @@
-"""Escape the characters of docstrings that reStructuredText would read as markup.
+"""Escape stars and bars in docstrings that reStructuredText would misread as markup.
 
 The star of ``(n, *row_shape)`` would begin an emphasis, and ``|x|`` would be a substitution.
 """
@@ -19,7 +19,7 @@ BEFORE_NUMPYDOC = 400
 
 
 def escape(app: Sphinx, subject: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape stars and bars in running text, but not in examples."""
+    """Escape stars and bars, except in the lines of examples that contain code."""
     lines[:] = [line if line.lstrip().startswith(PROMPTS) else MARKUP.sub(_escaped, line) for line in lines]
 
 

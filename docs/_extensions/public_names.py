@@ -1,4 +1,5 @@
-"""Define the directive ``public-names``, which documents all public names of `islices` that a module defines."""
+"""Define the directive ``public-names``, which documents all public names of `islices` that the given modules
+define."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import islices
 
 
 class PublicNames(SphinxDirective):
-    """A directive whose arguments are names of modules. A new public function therefore needs no line in a page."""
+    """A directive whose arguments are names of modules. The directive finds the public names, so a new public function
+    needs no line in a page."""
 
     required_arguments = 1
     optional_arguments = 9

@@ -19,7 +19,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 SPEC = "conformance/SPEC"
 #: "SPEC clause 3", "SPEC clauses 3 to 6", "(clause 20)", "SPEC.md, clause 16"
 CLAUSE = re.compile(r"\b[Cc]lauses? (\d+)(?:(?:, \d+)*(?:,? (?:and|to) \d+))?")
-#: kinds of nodes that are code, or that are links already
+#: kinds of nodes in which mentions of clauses do not become links
 NO_LINKS = {"title", "reference", "literal", "literal_block", "doctest_block", "raw"}
 
 

@@ -39,7 +39,7 @@ double power(double beta, int t) {  // clause 16: the squares for the binary dig
   return factors[0];
 }
 
-std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: only sgd and adam, without further options
+std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause 16: only sgd and adam, with rows, steps and state
   const std::string name = args[0].text;
   std::map<std::string, double> hyper{{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
   for (size_t k = 0; k < args[1]["dict"].keys.size(); ++k) hyper[args[1]["dict"].keys[k]] = number(args[1]["dict"][k]);

@@ -58,7 +58,7 @@ function to_dense(s) {
   return write(s.slices.array, s.dense_shape, dense);
 }
 
-// torch.SGD with momentum for `islices judge`: float64 arithmetic, rounded when a result is stored.
+// torch.SGD for `islices judge`, with or without momentum: float64 arithmetic, rounded when a result is stored.
 function formula_step(formula, t, options, weights, gradient, state) {
   const h = options.dict, number = (name) => Buffer.from(h[name].float, "hex").readDoubleLE();
   if (formula !== "torch.SGD") throw new Unsupported(formula);

@@ -16,8 +16,8 @@ STEPS = 2_000
 #: Bytes that a step may leave behind on average. Python's smallest object needs 16 bytes, an array's header over 100.
 LEFT = 256
 
-#: Takes steps with every training method, and prints the resident bytes before the first step and after each third of
-#: the steps.
+#: Code that takes steps with every training method, and prints the resident bytes before the first step and after each
+#: third of the steps.
 RUN = """
 import gc, importlib, json, sys
 import numpy as np

@@ -1,5 +1,5 @@
-"""Test `islices conform --command`. The examples in other languages run, and the bounds distinguish rounding errors
-from mistakes. If a command cannot start, islices prints one line and exits with 3."""
+"""Test `islices conform --command`. The JavaScript and C++ examples pass, and the bounds distinguish rounding errors
+from mistakes. If a command cannot start, islices prints the reason and exits with 3."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """Check that the results of the C++ adapter have the exact bits. If the compiler may fuse operations, the results
-    must be within the bound."""
+    """Check that the results of the C++ adapter have the bits of the golden vectors. If the compiler may fuse
+    operations, the results must be within the bound."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")

@@ -1,6 +1,6 @@
-"""Test that NumPy conforms in other variants and over ranks.
+"""Test that NumPy conforms in three variants and over ranks.
 
-`make conform` runs the suite on the other backends. `make soak` runs all variants and the full profile as well.
+`make conform` runs the quick profile on every backend. `make soak` runs all variants and the full profile as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Test that the quick profile or a test catches each planted fault. A fault is one edit of islices in
-a copy of the checkout.
+"""Test that the quick profile or a test catches each planted fault. A fault is one edit of islices in a copy of the
+checkout.
 
 The author of the faults did not know the cases of the quick profile. A run of the profile takes up to a minute, so only
-`make soak` runs the faults.
+`make soak` tests whether the faults are caught.
 """
 
 from __future__ import annotations

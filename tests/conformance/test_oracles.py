@@ -1,5 +1,5 @@
-"""Test that an independent implementation agrees with the golden vectors, that generation gives the same bytes, and
-that the schema describes the files."""
+"""Test that an independent implementation agrees with the golden vectors. Generation must give the bytes of the vector
+files, and the schema must describe the files."""
 
 from __future__ import annotations
 

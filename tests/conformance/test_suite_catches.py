@@ -2,7 +2,7 @@
 harness errors.
 
 The backend is `loopback`, whose arrays are opaque. The suite runs in mode framework, which uses the adapter's
-primitives. Most tests break one part of the backend.
+primitives.
 """
 
 from __future__ import annotations

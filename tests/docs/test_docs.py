@@ -63,8 +63,8 @@ def public_module(name: str) -> ModuleType:
 
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
-    """Return a dict from the module's public names to their objects. Objects of frameworks, modules and Literals are
-    left out."""
+    """Return a dict from the module's public names to their objects. Names that are not for users are left out, and so
+    are objects of frameworks, modules and Literals."""
     return {
         name: getattr(module, name)
         for name in module.__all__
@@ -136,8 +136,9 @@ def method_faults(path: str, x: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings(name: str) -> None:
-    """Check that the docstrings of public names have a summary, parameters, results, errors and an example. Outside of
-    modules for frameworks, they also need a clause. Docstrings of methods need a summary, parameters and results."""
+    """Check that the docstrings of public names have a summary, parameters, results, errors and an example. Records
+    need only a summary. Outside of modules for frameworks, names that are not in NO_CLAUSE also need a clause.
+    Docstrings of methods need a summary, parameters and results."""
     module = public_module(name)
     found: dict[str, list[str]] = {}
     for short, x in public_objects(module).items():

@@ -1,4 +1,5 @@
-"""Run the examples in the core's docstrings, with NumPy as the only dependency."""
+"""Run the docstring examples of the packages in `PACKAGES`, and of modules directly in these packages. The examples
+need only NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-#: packages that need only NumPy; other tests run the examples that need a framework
+#: packages whose examples need only NumPy; other tests run examples that need a framework
 PACKAGES = (
     "islices",
     "islices.backend",

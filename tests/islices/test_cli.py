@@ -25,8 +25,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
 
 
-#: Prints every command's help, usage errors, and marks and a file name that many encodings lack, with print and with
-#: rich.
+#: Code that prints every command's help, usage errors, and marks and a file name that many encodings lack, with print
+#: and with rich.
 PRINTS = """
 import sys
 from rich.console import Console
@@ -133,7 +133,7 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install several commands of another distribution, only one of them valid. Also install metadata of an older
+    """Install several commands of another distribution; only one of them is valid. Also install metadata of an older
     islices."""
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)

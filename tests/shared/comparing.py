@@ -1,4 +1,4 @@
-"""Compare results of any framework with the expected results, bit by bit."""
+"""Check that results of any framework equal the expected results exactly."""
 
 from __future__ import annotations
 

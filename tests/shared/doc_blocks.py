@@ -86,7 +86,7 @@ class Blocks:
         """Run the code in a folder, as ``python -c`` does, and return the exit code and the output."""
         if not frameworks_of(code) or not hasattr(
             os, "fork"
-        ):  # as fast as the server, without the imports of the server
+        ):  # without frameworks, a new process is as fast as the server
             done = subprocess.run(
                 [sys.executable, "-c", code], cwd=folder, text=True, capture_output=True, check=False, timeout=TIMEOUT
             )

@@ -16,7 +16,7 @@ from islices.config import execution
 __all__ = ["FRAMEWORKS", "MODES", "Tape"]
 
 FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
-#: (framework, mode): eager (the library may choose the host), eager in mode framework, compiled.
+#: (framework, mode). "eager" and "compiled" run in islices's mode host, and "framework" is eager in mode framework.
 MODES = [
     *((name, mode) for name in FRAMEWORKS for mode in ("eager", "framework")),
     *((name, "compiled") for name in FRAMEWORKS if name in ("tensorflow", "jax")),

@@ -94,7 +94,7 @@ def last_wins(d: Batch, g: Tree) -> Tree:
 
 
 def clipped_by_torch(clip: Callable[..., Any], g: Tree, limit: float = LIMIT) -> Tree:
-    """Clip all gradients with one call of torch.nn.utils."""
+    """Clip all gradients with one call of `clip`, a function of torch.nn.utils."""
     parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
     for p, x in zip(parameters, g.values(), strict=True):
         p.grad = torch.from_numpy(np.array(x))
@@ -124,7 +124,7 @@ class Change(NamedTuple):
     reported: dict[str, Any] = {}  # noqa: RUF012
 
 
-#: In the order in which programs make these changes.
+#: Changes, in the order in which programs make them.
 CHANGES: dict[str, Change] = {
     "last wins": Change(last_wins, "last_duplicate"),
     "l2": Change(regularized(keras.regularizers.L2(1e-3)), "regularizer"),
@@ -139,8 +139,8 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Run `diff` on the gradients and on gradients with the named changes. `diff` gets all options that describe either
-    side."""
+    """Run `diff` on the gradients and on gradients with the named changes. The options of `diff` describe the
+    changes."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)

@@ -16,7 +16,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-#: relative clauses, prepositions and participles; no docstring begins with one
+#: relative clauses, prepositions, conjunctions and participles, with which docstrings should not begin
 OPENERS = re.compile(
     r"(What|Whose|Which|Who|Where|When|While|Whether|Of|By|In|That|How|With|From|To|As|If)\b"
     r"|(?!String|Nothing|Everything|Bring|Embedding|Mapping|Padding|Training)\w+ing\b"
@@ -33,7 +33,7 @@ DATED = {"docs/performance.md", "docs/judged.md", "conformance/SPEC.md", "CONTRI
 DIALECT = re.compile(r"(^|_)(adopt\w*|ways?|said|told|mend\w*|what|whose|asked|asks?)(_|$)")
 LIMIT = 25  # words in a sentence
 
-#: largest figures in any area: openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
+#: largest figures in any area: openers per 100 docstrings, long and nested sentences per 100, listed words per 1,000
 CEILINGS = (1, 8, 3, 0.5)
 #: files that are separate areas
 PAGES = ("README.md", "CONTRIBUTING.md", "conformance/SPEC.md")

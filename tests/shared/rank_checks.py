@@ -74,8 +74,8 @@ def wide(x: Any) -> Any:
 
 
 def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return (sums, rows), with ascending rows. The slices of a row are added in order of occurrence (SPEC
-    clauses 3 and 4)."""
+    """Return (sums, rows), with ascending rows. The slices of a row are added in order of occurrence (SPEC clauses 3
+    and 4)."""
     rows, place = np.unique(indices, return_inverse=True)
     sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
     np.add.at(sums, place, wide(values))

@@ -16,7 +16,7 @@ HOSTILE = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \x1b[31mred\x1b[0m \u202e | `tick` **b** "
     "[b]rich[/b] @nobody \x00\ufffe \ud800"
 )
-#: The same text as readers see it.
+#: HOSTILE as reports show it.
 SHOWN = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \\x1b[31mred\\x1b[0m \\u202e | `tick` **b** "
     "[b]rich[/b] @nobody \\x00\\ufffe \\ud800"
@@ -54,8 +54,8 @@ WHOLE = lines(
 
 
 def hostile_report() -> str:
-    """Return a report with all outcomes, a crashed run, a skipped run, runs with two versions of NumPy, and text that
-    looks like markup."""
+    """Return a report with all outcomes except bound, a crashed run, a skipped run, and runs with two versions of
+    NumPy. Some texts look like markup."""
     reported = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
     return lines(
         *run_of(
@@ -78,7 +78,7 @@ def hostile_report() -> str:
     )  # fmt: skip
 
 
-#: Outcomes in hostile_report, without runs that are wrong as a whole.
+#: Number of cases per outcome in hostile_report. The crash and the skipped run add none.
 HOSTILE_COUNTS = {"pass": 6, "fail": 2, "deviation": 1, "unsupported": 1, "harness error": 1}
 
 

@@ -53,7 +53,7 @@ def python(
 
 
 def run_code(code: str, *arguments: object, **options: Any) -> str:
-    """Run a program with the options of `python`, and return its output. The program must succeed."""
+    """Run a program with the options of `python`, and return its stdout. The program must succeed."""
     done = python("-c", textwrap.dedent(code), *arguments, **options)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -79,7 +79,8 @@ def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
 
 
 def conform(folder: Path, *options: str, path: Path) -> Run:
-    """Run `islices conform` with the distributions in `path`, and write the report into `folder`."""
+    """Run `islices conform` in its standard variant, with the distributions in `path`, and write the report into
+    `folder`."""
     report = folder / "report.jsonl"
     arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
     done = python("-m", "islices", *arguments, path=path, cwd=folder)
@@ -91,8 +92,8 @@ def read_lines(report: Path) -> list[dict[str, Any]]:
 
 
 def install(source: Path, target: Path, scratch: Path) -> Path:
-    """Install a copy of the distribution in folder `source` into a new folder with pip. The installation writes nothing
-    into the checkout, and uses no package index."""
+    """Install a copy of the distribution in folder `source` into the folder `target` with pip. The installation writes
+    nothing into the checkout, and uses no package index."""
     copy = shutil.copytree(
         source, scratch / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )

@@ -1,4 +1,4 @@
-"""A torch model with each kind of parameter and gradient, tensors of numbers that need no rounding, and a comparison of
+"""A torch model with sparse and dense gradients, tensors of numbers that need no rounding, and a comparison of
 models."""
 
 from __future__ import annotations

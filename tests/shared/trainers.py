@@ -1,7 +1,7 @@
-"""Run trainers that clip gradients themselves, with the recipes of docs/trainers.md.
+"""Train with Lightning or Accelerate, and clip gradients with the recipes of docs/trainers.md.
 
 The command is ``python trainers.py lightning norm|value`` or ``python trainers.py accelerate STEPS``. For each step,
-the program prints the norm of the clipped gradients.
+except Lightning's last step, the program prints the norm of the clipped gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
+"""Compare pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
 
 A seed determines a whole pair: the kinds, types, rows, values and metadata of the tensors.
 """
@@ -69,8 +69,7 @@ def reported(r: Generator) -> dict[str, Any]:
 
 
 def random_pair(seed: int) -> Any:
-    """Compare unrelated gradients, or two random updates of one table, and return the report. No optimizer makes
-    updates like these."""
+    """Compare unrelated gradients, or two random updates of one table, and return the report."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"

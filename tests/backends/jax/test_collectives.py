@@ -1,9 +1,9 @@
 """Test JAX's processes and mapped axes as ranks. The ranks are real processes, or an axis over four CPU devices of one
 process.
 
-Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
-the order of ranks. If a rank raises an error that the test does not expect, the test fails with the traceback of that
-rank.
+Each process runs a function of this file. The function compares sums over ranks exactly with sums that NumPy computes
+in the order of ranks. If a rank raises an error that the test does not expect, the test fails with the traceback of
+that rank.
 """
 
 import os
@@ -27,7 +27,7 @@ AXIS = "data"
 
 def stacked(counts):
     """Return the values and indices of four ranks, stacked along a new first axis. The indices contain duplicates, and
-    ranks with fewer slots have padding slots with zeros and the index ROWS."""
+    ranks with fewer than max(counts) slots have padding slots with zeros and the index ROWS."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")

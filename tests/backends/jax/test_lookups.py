@@ -1,4 +1,5 @@
-"""Compare lookups under JAX's transformations with jax.grad of the dense ``W[ids]``, eagerly and under jit."""
+"""Test lookups under JAX's transformations. Many expected gradients come from JAX's gradients of the dense
+``W[ids]``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def dense(grads: Any) -> Any:
 
 
 def check_same(found: Any, expected: Any, where: object = "") -> None:
-    """Check that both trees have the same structure and the same bits. -0 counts as equal to 0."""
+    """Check that both trees have the same structure, dtypes and numbers. -0 counts as equal to 0."""
     assert jax.tree.structure(found) == jax.tree.structure(expected), where
     assert_same(jax.tree.leaves(found), jax.tree.leaves(expected), str(where))
 

@@ -1,4 +1,5 @@
-"""Test a table that a JAX model both looks up and multiplies. The expected gradients come from jax.vmap(jax.grad)."""
+"""Test a table that a JAX model both looks up and multiplies. Most expected gradients come from jax.grad, per sample
+under jax.vmap."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_gradients_per_sample_are_those_of_vmap(name: str) -> None:
 
     def found(table: Any, ids: Any, targets: Any) -> Any:
         value, g = value_and_grad(loss, per_sample=True)(table, ids, targets)
-        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # both together compile slowly
+        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # norms and a clip compile slowly
         return value, g, g.to_dense(), measured
 
     value, g, dense, measured = jax.jit(found)(Table(W), IDS, TARGETS)
@@ -161,8 +162,8 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence() -> None:
 
 
 def test_the_gradient_of_a_tied_gradient() -> None:
-    """Compare the gradient of a gradient with JAX's. The inner loss uses the weights twice: as looked-up rows and as a
-    whole."""
+    """Compare the gradient of a gradient with the result of jax.grad. The inner loss uses the weights twice: as
+    looked-up rows and as a whole."""
     w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
     ids = jnp.array([1, 1, 4])
 

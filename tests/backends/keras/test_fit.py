@@ -1,9 +1,9 @@
-"""Test Keras models whose steps change only the rows of the batch, on the current backend of Keras.
+"""Test Keras models with row-sparse gradients, on the current backend of Keras.
 
-test_each_backend.py runs this module on all three backends. The reference is a layer that multiplies one-hot ids by its
-table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23). Recorded steps
-run eagerly; test_each_backend.py shows that compiled steps have the same bits for a model whose gradients need no
-rounding.
+test_each_backend.py runs this module on the other installed backends. The reference is a layer that multiplies one-hot
+ids by its table, so that the table's gradient is dense. `islices.parity` compares recorded steps (SPEC clause 23).
+Recorded steps run eagerly; test_each_backend.py shows that compiled steps have the bits of eager steps for a model
+whose gradients need no rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare the optimizers for Keras with Keras's optimizers, on gradients written by hand."""
+"""Compare islices's optimizers for Keras with Keras's optimizers, mostly on random gradients."""
 
 from __future__ import annotations
 

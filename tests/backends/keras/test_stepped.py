@@ -1,4 +1,5 @@
-"""Compare `Stepped` with steps by hand and with Keras's optimizers: micro-batches, scalar weights, dtypes and decay."""
+"""Compare `Stepped` with steps of islices.optim and with Keras's optimizers: micro-batches, scalar weights, dtypes and
+decay."""
 
 from __future__ import annotations
 

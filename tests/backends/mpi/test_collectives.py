@@ -73,7 +73,7 @@ def check_non_groups(group: Group) -> None:
 
 
 def check_other_calls_in_flight(group: Group) -> None:
-    """Check that the user's collectives and messages on the same communicator do not mix with the group's."""
+    """Check that the user's collectives and messages on the same communicator do not mix with those of the group."""
     from mpi4py import MPI
 
     right, left = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE

@@ -132,8 +132,8 @@ def test_the_trainer_takes_the_course_of_the_loop_by_hand() -> None:
 
 
 def test_two_contexts_are_added_up_before_the_clip() -> None:
-    """Check that the clip uses the sum of both contexts' gradients. Each context has half of the batch, and all numbers
-    are exact."""
+    """Check that the clip uses the sum of all contexts' gradients. With two contexts, each context has half of the
+    batch; all numbers are exact."""
     found = []
     for contexts in ([mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]):
         layer = gluon.nn.Embedding(4, 1, sparse_grad=True)

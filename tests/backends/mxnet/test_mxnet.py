@@ -1,4 +1,4 @@
-"""Test the limits of MXNet's types, and ids that are floats."""
+"""Test the limits of MXNet's types, updates in record sections, and ids that are floats."""
 
 from __future__ import annotations
 

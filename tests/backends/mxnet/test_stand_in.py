@@ -16,7 +16,7 @@ from suite_runs import python
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
-#: Loads only the stand-in (the stand-in's package would import MXNet) and stores the names of the NumPy module.
+#: Code that loads only the stand-in (its package would import MXNet) and stores the names in the NumPy module.
 SETUP = """
 import importlib.util, sys, types
 import numpy as np

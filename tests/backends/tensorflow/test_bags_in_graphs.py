@@ -1,5 +1,5 @@
-"""Compare compiled kernels for lookups of bags with TensorFlow's operations: in tf.function, under tapes and under
-tf.vectorized_map."""
+"""Test lookups of bags in tf.function, under tapes and under tf.vectorized_map. Compiled kernels have the bits of
+TensorFlow's operations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Test TensorFlow's workers and replicas as ranks. Workers are real processes, and replicas run on two logical CPUs.
 
-Each rank runs a function of this file. The function compares its results, bit by bit, with sums that NumPy computes in
-the order of ranks. If a rank raises an error that the test does not expect, the test fails with the traceback of that
-rank.
+The functions of this file compare sums over ranks exactly with sums that NumPy computes in the order of ranks. If a
+rank raises an error that the test does not expect, the test fails with the traceback of that rank.
 """
 
 import os
@@ -171,7 +170,7 @@ def slow(group):
 
 
 def killed(group):
-    """End the process of the last rank. Return the seconds until the other ranks get a RankError."""
+    """End the process of the last rank. On the other ranks, return the seconds until a RankError."""
     import tensorflow as tf
 
     from islices.distributed import RankError, all_reduce

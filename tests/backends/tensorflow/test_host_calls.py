@@ -1,8 +1,8 @@
-"""Test compiled kernels in graphs of tf.function. Kernels have the bits of TensorFlow's operations, and keep the order
-of reads and writes.
+"""Test compiled kernels in graphs of tf.function: which graphs call kernels, the order of reads and writes, threads and
+errors.
 
-A saved graph gives the same results in another process, even if that process does not import islices. Calls in graphs
-that XLA compiles raise an error.
+A saved graph gives the same results in another process, even if that process does not import islices. In graphs that
+XLA compiles, `coalesce` and optimizer steps raise an error.
 """
 
 from __future__ import annotations

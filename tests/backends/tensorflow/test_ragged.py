@@ -1,7 +1,7 @@
 """Compare lookups of ragged ids in TensorFlow's formats with the lookups of tf.nn: values and gradients.
 
-Results that need no rounding (sums of whole numbers) have equal bits. Other results agree within a relative error of
-1e-6.
+Results that need no rounding (sums of whole numbers) have the bits of tf.nn's results. Other results agree within a
+relative error of 1e-6.
 """
 
 from __future__ import annotations

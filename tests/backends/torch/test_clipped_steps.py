@@ -16,14 +16,14 @@ from islices.backends.torch import clip_grad_norm_, optim
 
 
 def parameters(dtype: str = "float32") -> list[Any]:
-    """Return two tables, a bias, a scalar, and a parameter without a gradient."""
+    """Return two tables, a bias, a scalar, and a parameter that never gets a gradient."""
     generator = torch.Generator().manual_seed(0)
     shapes: list[tuple[int, ...]] = [(20, 6), (9, 2, 3), (7,), (), (2,)]
     return [torch.nn.Parameter(torch.randn(s, generator=generator).to(getattr(torch, dtype))) for s in shapes]
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the gradients of all parameters but the last. Tables get sparse gradients, and the other parameters get dense
+    """Set the gradients of the first four parameters. Tables get sparse gradients, and the other parameters get dense
     gradients. With more than two slots, sparse gradients contain large values that cancel in one row."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:

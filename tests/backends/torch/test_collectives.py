@@ -1,7 +1,7 @@
 """Test torch.distributed (gloo) as an engine: four real processes start once and run every check in turn.
 
-A check is a function that all ranks call with their group. Checks that break a group come last, on separate groups. The
-check that kills a process comes at the very end.
+A check is a function that all ranks call with their group. Checks that break a group use separate groups. The check
+that kills a process comes at the very end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo) start once and run every check.
 
 A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients. A dense gradient must have
-the bits of DDP without the hook, or those of `all_reduce` if the hook has dense="islices".
+the bits that `dense` selects: those of DDP without the hook, of `all_reduce`, or of another hook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ SIZE = 3
 
 
 class Model(torch.nn.Module):
-    """A model with bags, with a table that some batches do not use, and with dense layers in several buckets of DDP."""
+    """A model with bags, with a table that some batches do not use, and with dense layers that can fill several buckets
+    of DDP."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""Test value_and_grad on torch, with autograd's modes, modules in closures, checkpoints, torch.func and compiled
-code."""
+"""Test value_and_grad on torch, with autograd's modes, modules in closures, checkpoints and torch.func."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
-torch.compile."""
+closures."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check clips of samples by a norm that covers all parameters. The gradient of the tied weight is captured, and
-    torch.func computes the other gradients."""
+    """Check clips of samples by a norm that covers all parameters. The gradient of the tied weight is captured, and the
+    other gradients come from torch.func."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()

@@ -1,5 +1,4 @@
-"""Test `islices judge` on programs in other languages. The examples pass, and the judge reports mistakes and
-crashes."""
+"""Test `islices judge --command`. The Python example passes, and the judge reports mistakes and crashes."""
 
 from __future__ import annotations
 

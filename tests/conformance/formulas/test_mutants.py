@@ -1,5 +1,5 @@
-"""Test that every known mistake lies far outside the bound of its formula, and that the judge names the mistake as the
-cause."""
+"""Test that every known mistake lies far outside the bound of its formula, and that the judge names a cause for the
+mistake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _alone(got: Got, name: str) -> Got:
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """Return the scores of the weights in a trajectory, one per grade, or None if the mistake changes nothing."""
+    """Return the scores of the results in a trajectory, one per grade, or None if the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None

@@ -1,5 +1,5 @@
-"""Test that `make vectors` writes the vector files with the same bytes, that most weights have a finite bound, and that
-a file can be read without islices."""
+"""Test that two formulas are generated with the bytes of the vector files. Most results must have a finite bound, and a
+file must be readable without islices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_a_formula_is_written_to_the_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_most_elements_are_judged(name: str) -> None:
-    """Check that more than half of the weights have a finite bound at the last checkpoint. Weights that may overflow or
-    divide by zero have infinite bounds and are not judged."""
+    """Check that more than half of the results have a finite bound at the last checkpoint. Results that may overflow or
+    be NaN have infinite bounds and are not judged."""
     for one in trajectories(FORMULAS[name]):
         last = one.expected[inputs(one.inputs).checkpoints[-1]][FORMULAS[name].gives]
         for bound in last.bounds:

@@ -1,4 +1,4 @@
-"""Test the changes that `islices report diff` prints, the classes of these changes, and the exit code."""
+"""Test the changes that `islices report diff` prints, the kinds of these changes, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that small calls run few Python functions, because running these functions takes most of a small call's time."""
+"""Test that a small call makes few function calls inside islices, because function calls are most of its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test that a forked child computes without waiting, even if another thread runs its first operation during the fork.
+"""Test that a forked child computes without a deadlock, even if another thread runs its first operation during the
+fork.
 
 The forks are real. Scripts run in separate interpreters with time limits, so that a deadlock fails the test.
 """

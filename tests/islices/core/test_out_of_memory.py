@@ -1,4 +1,4 @@
-"""Test that operations in the modes host and framework raise MemoryError if there is too little memory."""
+"""Test that `to_dense` raises MemoryError in the modes host and framework if there is too little memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Test calls whose arguments share memory. If a call would change an element that another argument also contains, it
-raises before it writes. The exception is `scatter` with slices of rows of the table itself.
+raises before it writes. The exception is `scatter` with slices whose values are the table itself.
 
 Calls accept adjacent or interleaved arrays in one buffer.
 """

@@ -17,7 +17,7 @@ from islices.conformance.peak_memory import peak_growth
 from islices.core.host_memory import empty
 
 DTYPES = ("float32", "bfloat16", "int32")
-#: 25 MB of float32: a copy would show in the memory of the process.
+#: 25.6 MB of float32: a copy would show in the memory of the process.
 LARGE = (100_000, 64)
 
 

@@ -1,5 +1,5 @@
-"""Test which engine a call without `group` uses, and that no rank waits for a rank whose arguments raise (SPEC clause
-25).
+"""Test which engine a call without `group` uses, and that no rank waits for a rank whose arguments raise
+(SPEC clause 25).
 
 The conformance cases ``none/by default`` and ``refused`` test each engine separately. This file tests several engines
 at once, arrays of a framework other than the engine's, and launchers. The processes are real, and a short timeout makes

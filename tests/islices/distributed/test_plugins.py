@@ -1,7 +1,7 @@
 """Test an engine of another distribution, found through an entry point. The engine's ranks are processes that exchange
 files in a folder.
 
-The engine is for arrays of loopback, a test framework, and passes the suite's cases for ranks like a built-in engine.
+The engine is for arrays of loopback, a test framework, and passes some of the suite's cases for ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Test that all_reduce gives the expected bits on ranks that are threads, and that the suite's cases catch mistakes.
 
-All cases run here with 3 ranks that are threads. `islices conform` runs all cases on every engine with 2 processes.
-Plain NumPy scalars give the expected results, and a test here compares them with exact arithmetic.
+All cases run here with 3 ranks that are threads. `islices conform` runs cases with processes: 2 in the quick profile,
+and 4 in the full profile. Plain NumPy scalars give the expected results, and a test here compares them with exact
+arithmetic.
 """
 
 from __future__ import annotations

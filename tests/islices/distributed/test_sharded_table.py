@@ -69,7 +69,8 @@ def start_of(name: str) -> Host:
 
 
 def lookups_of(name: str, step: int, rank: int) -> tuple[Host, Host]:
-    """Return (ids, upstream) of a rank in a step. Rank 1 has no ids in step 1, and no rank has ids in step 2."""
+    """Return (ids, upstream) of a rank in a step. Rank 1 has no ids in step 1, and no rank has ids in step 2 or for a
+    table without rows."""
     _, dtype, rows = CASES[name]
     rng = np.random.default_rng([step, rank])
     n = 0 if rows == 0 or step == 2 or (rank, step) == (1, 1) else 9

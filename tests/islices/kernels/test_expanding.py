@@ -71,7 +71,7 @@ def with_scope(x: Any) -> Any:
 
 
 def clashing(a__1: Any, x: Any) -> Any:
-    abs = halve(x)  # `abs` is `signed` here, and a builtin elsewhere
+    abs = halve(x)  # `abs` is a local variable here, and a builtin in `size`
     y = halve(abs) + size(x)
     return a__1 + y * either(0, 5) + (FLAG and 5) + with_scope(x)
 

@@ -18,7 +18,7 @@ import islices.backends
 
 pytest.importorskip("numba")
 
-#: Prints "kernels" or "NumPy", the number of kernels that were loaded from disk, and the number that were compiled.
+#: Code that checks three operations, and prints "kernels" or "NumPy" and the numbers of loaded and compiled kernels.
 WORK = """
 import gc, sys, warnings
 import numpy as np

@@ -1,4 +1,4 @@
-"""Compare compiled kernels with the same operations in NumPy, bit by bit, for different numbers of threads.
+"""Check that compiled kernels and NumPy give equal results, for different numbers of threads.
 
 As in the suite, NaN equals NaN, and -0 equals +0.
 """

@@ -43,7 +43,7 @@ def test_wide_ranges_and_blocks_of_different_size(dtype: str) -> None:
         for n in (1, 100, BLOCK + 1):
             x = np.ldexp(rng.uniform(-1, 1, n), rng.integers(-spread, spread + 1, n))
             check_norm(x.astype(dtype))
-    for small in (2.0**-26, 2.0**-100):  # the first block is small: it still counts next to the others, or it does not
+    for small in (2.0**-26, 2.0**-100):  # with 2^-26, the first block counts next to the others
         x = rng.standard_normal(2 * BLOCK + 7)
         x[:BLOCK] *= small
         check_norm(x.astype(dtype))

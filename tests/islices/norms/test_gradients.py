@@ -1,6 +1,7 @@
-"""Test gradients of norms and clips with each framework's tape, including per-sample and second-order gradients.
+"""Test gradients of norms and clips with each framework's tape, including second-order gradients. Gradients of clipped
+samples must raise.
 
-The suite tests every norm and clip with value_and_grad. The values here are whole numbers, and most of their norms are
+The suite tests most norms and clips with value_and_grad. The values here are whole numbers, and most of their norms are
 whole too.
 """
 

@@ -86,8 +86,8 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
-    """Compare the clips of Keras's optimizers with those of islices. A step of SGD from zeros with rate 1 shows that
-    the optimizer uses the compared clip."""
+    """Compare the clips of Keras's optimizers with those of islices. Except for global_clipnorm, a step of SGD from
+    zeros with rate 1 shows that the optimizer uses the compared clip."""
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another framework here")

@@ -131,7 +131,7 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
     """Return the framework's class or function for an optimizer. A record may list several, from which `place` selects
-    one; the last is for dense gradients."""
+    one."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -265,8 +265,8 @@ def gradients(row: Row) -> Iterator[islices.IndexedSlices]:
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
-    """Return a dict with the largest difference over all steps, for the weights ("w") and for each array of the
-    state."""
+    """Return a dict with the largest difference over all steps, for the weights ("w") and for each array of the state
+    except step."""
     start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(row.dtype)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}
@@ -319,8 +319,8 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return two values: whether torch uses FMA, and a dict from names of rows of TABLE to their differences from torch
-    if NumPy computes torch's roots."""
+    """Return two values: whether torch uses FMA, and a dict from names of rows of TABLE to differences from torch.
+    NumPy computes torch's roots."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

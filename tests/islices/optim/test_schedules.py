@@ -45,8 +45,8 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Take each step with a new optimizer whose constant rate is the rate of that step. Return the table and the
-    state."""
+    """Take each step with a new optimizer, in which the hyperparameter is a constant with the value of that step.
+    Return the table and the state."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):

@@ -21,7 +21,8 @@ def operation(name: str) -> Callable[..., Any] | None:
 
 
 def infinite(x: Any) -> Any:
-    """Convert the order of a norm to a number. In JSON, an infinite order is a string."""
+    """Convert the strings "inf" and "-inf" to numbers, and return any other argument unchanged. In JSON, an infinite
+    order of a norm is a string."""
     return float(x) if isinstance(x, str) and x in ("inf", "-inf") else x
 
 

@@ -117,7 +117,8 @@ def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
 
 def factored(x: Array, n: float, limit: Any, nonfinite: str) -> Any:
     """Return the values, scaled so that the norm n becomes the limit, and rounded to the dtype. Return None if the clip
-    changes nothing."""
+    changes nothing. A norm that is not finite gives NaN, zeros or an error, depending on `nonfinite`; a NaN limit gives
+    NaN."""
     limit = number(limit)
     if not math.isfinite(n):
         if nonfinite == "raise":
@@ -243,7 +244,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """Return the float64 sum of each slot's row. Empty slots get zeros."""
+    """Return the float64 sum of each slot's row, or the numbers of a dense array. Empty slots get zeros."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)

@@ -85,8 +85,8 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """Return a dict from the names of the state's arrays to their initial values: "0", or "initial" for
-    initial_accumulator."""
+    """Return a dict from the name of each array of the state, except step and master, to its initial value: "0", or
+    "initial" for initial_accumulator."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}

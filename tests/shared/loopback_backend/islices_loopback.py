@@ -1,4 +1,4 @@
-"""The adapter of `loopback`, which has the host's primitives and boxes every array that it returns.
+"""The adapter of `loopback`, whose primitives compute with the host's primitives and return boxed arrays.
 
 The adapter computes with the object ``arithmetic``, which tests of broken backends replace.
 """

@@ -1,8 +1,10 @@
-"""Arrays that programs can only add, subtract, multiply and negate. Every other access raises TouchedError.
+"""Arrays that programs can only add, subtract, multiply and negate. Almost every other access raises TouchedError; repr
+and isinstance are allowed.
 
 `islices.backend` lists the operations that islices may use on an array. An operation outside this list raises
-TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor ``except
-(AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
+TouchedError, so that tests find a core that bypasses the adapter. Neither ``getattr(x, name, None)`` nor
+``except (AttributeError, TypeError, ValueError)`` swallows this error. Apart from tests, only the adapter uses `box`
+and `unbox`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ class TouchedError(Exception):
 
 
 class Opaque:
-    """The base class of this framework's arrays and sparse gradients. The class hides all attributes."""
+    """The base class of this framework's arrays and sparse gradients. The class hides all attributes except
+    ``__class__``."""
 
     __slots__ = ("__weakref__", "_inside")
 

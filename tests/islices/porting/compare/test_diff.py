@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- equality
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare a gradient with its conversion to a framework. In some cases, one side is coalesced."""
+    """Compare a gradient with its conversion to a framework. In a second comparison, one side is coalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal

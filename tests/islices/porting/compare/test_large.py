@@ -36,7 +36,8 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
 
 
 def made() -> dict[str, Any]:
-    """Return a dict from the names of causes to (a, b, options). The causes explain the difference between a and b."""
+    """Return a dict from the names of causes to (a, b, options). The causes explain the difference between a and b;
+    "nothing" and "rounding" are no causes."""
     r = np.random.default_rng(0)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)

@@ -1,4 +1,5 @@
-"""Test steps that differ between two frameworks, for one or two causes. Reports must name all causes."""
+"""Test reports on pairs of steps that differ for one or two causes. Reports must name all causes, but no cause for
+unrelated steps."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
 
 
 def test_an_infinity_is_near_nothing_else() -> None:
-    """Check that an infinity on one side is not rounding. If both sides have the infinity, other elements may differ by
-    rounding."""
+    """Check that an infinity on one side does not count as rounding. If both sides have the infinity, other elements
+    may differ by rounding."""
     a = np.random.default_rng(0).standard_normal((20, 4)).astype("f4")
     b, c = a.copy(), np.nextafter(a, np.float32(9))
     a[3, 1] = c[3, 1] = np.inf

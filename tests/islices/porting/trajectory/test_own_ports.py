@@ -1,5 +1,6 @@
 """Test reports on a torch loop and its port to optax, which has one or two differences. Reports must name the causes of
-the differences. For an optimizer that islices lacks, the report must contain a note and no cause in the step."""
+the differences. For an optimizer that islices lacks, the report must contain a note, and must not explain the step by a
+cause."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def training(
 
     The loss is the squared error of the product of looked-up rows of two tables. islices clips the gradients and
     updates the tables. The forward pass computes in the type `sums`, because frameworks sum in different types. `fault`
-    is called after each position, and may change it.
+    is called each time that positions have been added, and may change these positions.
     """
     r = np.random.default_rng(0)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(np.float32) for k in ("user", "item")}

@@ -159,7 +159,7 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("semantics", ["torch", "keras"])
 def test_momentum_goes_on_in_terms_of_the_other(semantics: str) -> None:
-    """Check that torch and optax continue from a momentum of another framework along the same trajectory."""
+    """Check that torch and optax continue a trajectory from the momentum of torch or Keras."""
     torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
     from islices.backends.jax.optax import start_from as start_optax
     from islices.backends.torch import optim as torch_rows
