@@ -261,6 +261,6 @@ class AxisGroup(ArrayGroup):
 #: result as replicated.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
-    if hasattr(lax, "all_gather_invariant")  # before 0.8
+    if hasattr(lax, "all_gather_invariant")  # newer versions of JAX lack it
     else partial(lax.all_gather, tiled=True, to="invarying")
 )

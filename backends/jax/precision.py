@@ -3,9 +3,6 @@
 The core computes norms in float64. So while primitives run, `scope` turns 64-bit types on for the current thread. This
 module compensates for the following properties of JAX:
 
-- Inside `jax.jit`, the scope is active only while JAX traces the function. JAX 0.7 lowers the result with the user's
-  setting, and narrows each 64-bit *literal* to 32 bits, so that the program does not compile. JAX does not narrow
-  arrays, so `constant` replaces literals by arrays.
 - Within the scope, if an operation has a Python scalar and a weakly typed array (``jnp.full((2,), 1.0)``), the scalar
   becomes float64. So `constant` first converts the scalar to the dtype of the array.
 - The backward pass of `jax.grad` runs outside of the scope, where JAX makes 32-bit zeros for 64-bit cotangents and
@@ -19,17 +16,12 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-if TYPE_CHECKING or hasattr(jax, "enable_x64"):
-    enable_x64 = jax.enable_x64
-else:  # before 0.8
-    from jax.experimental import enable_x64
 
 _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", default=None)
 
@@ -61,17 +53,12 @@ def scope() -> Iterator[None]:
 
 def wide() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which 64-bit types are on. The context is not a `scope`, so `in_scope` does not change."""
-    return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
+    return contextlib.nullcontext() if jax.config.jax_enable_x64 else jax.enable_x64(True)  # type: ignore[attr-defined]
 
 
 def constant(value: Any, dtype: Any) -> Any:
-    """Convert a scalar to an operand of exactly this dtype, even in traced code."""
-    array = np.asarray(value, dtype)
-    if array.dtype.itemsize < 8 or users_x64():
-        return array
-    # `apart` uses a NaN; jax_debug_nans would report it
-    with jax.ensure_compile_time_eval(), wide(), jax.debug_nans(False):
-        return jnp.asarray(array)
+    """Return a scalar as an array of exactly this dtype."""
+    return np.asarray(value, dtype)
 
 
 def apart(x: Any) -> Any:
