@@ -144,7 +144,7 @@ class JaxGroup(Group):
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
         own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
-        # JAX 0.7 raises ValueError if a program that has run before fails
+        # some versions of JAX raise ValueError if a program that has run before fails
         engines = isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in text)
         if engines and not own:
             return RankError(f"{self.engine}: another rank is gone: {text}")

@@ -18,7 +18,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """A keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
+    """A keras.optimizers.LossScaleOptimizer that sums the duplicates of sparse gradients before it checks them.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Correct the rounding of torch's arithmetic and its order of additions, as SPEC clauses 3 and 20 require.
 
-In torch 2.13, 17 % of the results of sqrt in float32, and 1 % in float64, are wrong by one unit in the last place.
-torch computes ``float / tensor``, and on CUDA also ``tensor / float``, as a product with the reciprocal. index_add_
+Some results of torch's sqrt are wrong by one unit in the last place, in float32 more often than in float64. torch
+computes ``float / tensor``, and on CUDA also ``tensor / float``, as a product with the reciprocal. index_add_
 adds in order of occurrence only on the CPU. May import: `torch`, `islices.backends.torch.tracers`.
 """
 

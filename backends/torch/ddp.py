@@ -29,7 +29,7 @@ def register_ddp_hook(
     dense: Literal["ddp", "islices"] | Hook = "ddp",
     strategy: Strategy = "auto",
 ) -> None:
-    """Average the sparse gradients of a DistributedDataParallel with `islices.distributed.all_reduce`.
+    """Register a communication hook that averages sparse gradients with `islices.distributed.all_reduce`.
 
     Parameters
     ----------

@@ -283,7 +283,7 @@ class RowPrimitives(Arrays):
 
         An id out of range, which only traced code may have, sets no row. If the table is an array that can change, the
         table changes in place and is the result. For any other table, the result is a new array, which may reuse the
-        memory of a donated table. Gradients are not recorded.
+        memory of a donated table. No gradient flows through the table.
         """
         return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 

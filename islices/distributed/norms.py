@@ -7,12 +7,12 @@ once; the other sum covers the terms of all other leaves. Every rank then adds t
 In all other cases, and if these sums do not determine the rounded norm, each term of the norm is split at certain bits.
 The largest term and the number of terms determine these bits (`islices.norms.exact`). So two small collectives usually
 suffice, for gradients of any size. In the first, each rank sends its largest term and the number of its terms. In the
-second, each rank sends the sums of the parts of its terms. All these sums are exact, except the last and smallest one,
-whose error is bounded. The order inf needs only the first collective. So the result does not depend on the number of
-ranks, nor on how the leaves are distributed over ranks. If the result is still undecided, one more collective is needed
-for every further `islices.norms.exact.DIGIT` bits. Traced replicas of TensorFlow cannot run these collectives, so an
-undecided result may be rounded up or down. All ranks see the same numbers, so they run the same collectives.
-SPEC clause 25.
+second, each rank sends the sums of the parts of its terms. The order inf needs only the first collective. All these
+sums are exact, except the last and smallest one, whose error is bounded. If the result is still undecided, one more
+collective is needed for every further `islices.norms.exact.DIGIT` bits. Because of this, the result depends neither on
+the number of ranks nor on how the leaves are distributed over ranks. Traced replicas of TensorFlow are the exception:
+they cannot run the further collectives, so an undecided result may be rounded up or down. All ranks see the same
+numbers, so they run the same collectives. SPEC clause 25.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class Capture:
         The loss must be the sum, not the mean, over the samples of one batch; call `clear` between batches. The loss of
         a sample must not depend on other samples, which rules out batch norm. A capture does not see the losses, so it
         cannot check that samples are independent; `value_and_grad` with per_sample=True can. Ids that the batch shares,
-        such as positions or negative examples, belong to no sample. Expand such ids to one row per sample before the
-        lookup.
+        such as positions or negative examples, belong to no sample. Before the lookup, expand shared ids to the shape
+        (batch, length), so that each sample has its ids.
 
         Parameters
         ----------

@@ -86,8 +86,8 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Return `make` with a cache of its kernels. Formulas with the same code share a kernel, even if their numbers are
-    computed differently."""
+    """Return `make` with a cache of its kernels. Formulas whose steps have the same code share a kernel, even if they
+    compute scalars such as bias corrections differently."""
 
     @lru_cache(maxsize=256)  # each optimizer has a formula, and there may be many optimizers
     def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:

@@ -1,4 +1,4 @@
-"""Test that a third of the laws hold on NumPy, and that the suite prints a counterexample as code."""
+"""Test every third law on NumPy, and test that the suite prints a counterexample as code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Use optax with sparse gradients. This package's transformations accept `islices.IndexedSlices` as leaves of updates.
+"""Use optax with sparse gradients. `on_rows`, `from_optim` and the clipping transformations accept
+`islices.IndexedSlices` as leaves of updates.
 
 optax applies its functions to all leaves of a tree. For JAX, the indices of slices are leaves like the values, so
 optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a

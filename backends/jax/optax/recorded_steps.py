@@ -23,7 +23,8 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     Parameters
     ----------
     tx : optax.GradientTransformation
-        A transformation of optax or of `islices.backends.jax.optax`.
+        A transformation of optax or of `islices.backends.jax.optax`. For sparse gradients, wrap a transformation of
+        optax in `on_rows`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
         A clipping transformation that runs before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns

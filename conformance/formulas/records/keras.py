@@ -1,4 +1,4 @@
-"""Formulas of keras.optimizers in Keras 3.15 on any backend. The sparse formulas are for gradients of type
+"""Formulas of keras.optimizers on any backend of Keras. The sparse formulas are for gradients of type
 tf.IndexedSlices.
 
 May import: this folder, `islices.conformance.formulas.rules`.

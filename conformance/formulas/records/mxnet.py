@@ -1,4 +1,4 @@
-"""Formulas of mx.optimizer in MXNet 1.9.1. The option rescale_grad is not covered; clip_gradient has a separate formula
+"""Formulas of mx.optimizer. The option rescale_grad is not covered; clip_gradient has a separate formula
 in `clips`.
 
 May import: this folder, `islices.conformance.formulas.rules`.

@@ -1,4 +1,4 @@
-"""Formulas of the optimizers of optax 0.2.8, for dense gradients.
+"""Formulas of the optimizers of optax, for dense gradients.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

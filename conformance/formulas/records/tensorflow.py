@@ -1,5 +1,5 @@
-"""Formulas of tf.compat.v1.train, the TensorFlow 1 optimizers in TensorFlow 2.21, for dense gradients and
-tf.IndexedSlices. LazyAdam is from tf.contrib.opt in TensorFlow 1.15.
+"""Formulas of tf.compat.v1.train, the optimizers of TensorFlow 1, for dense gradients and tf.IndexedSlices. LazyAdam
+is from tf.contrib.opt.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

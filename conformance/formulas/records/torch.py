@@ -1,4 +1,4 @@
-"""Formulas of torch.optim as PyTorch 2.13 documents them, for dense and for sparse gradients.
+"""Formulas of torch.optim as PyTorch documents them, for dense and for sparse gradients.
 
 May import: this folder, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,4 @@
-"""Make and read a run as JSON: the machine, and the records of all measurements.
+"""Create and read the JSON record of a benchmark run: the machine, the versions, and all measurements.
 
     {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
      "failures": [text], "records": [record]}

@@ -40,8 +40,8 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
     """Pair names by the argument ``pair``, then by equal names. Return {name in a: name in b}.
 
-    Raise TypeError if ``pair`` is neither None nor a mapping, and ValueError if ``pair`` contains a name that the side
-    does not have.
+    Raise TypeError if ``pair`` is neither None nor a mapping. Raise ValueError if a key is not a name in a, or a value
+    is not a name in b.
     """
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
