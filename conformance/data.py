@@ -280,13 +280,22 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists most of these cases. In modes host and framework, the quick profile also runs the cases of bad
+    quick.json lists most of these cases. If it lists no case of an operation, the quick profile runs the operation's
+    first case. In modes host and framework, the quick profile also runs the cases of bad
     input, because most of them raise an error before any computation. The quick profile omits the "slow errors" in
     quick.json, because they import a second framework or differentiate a loss per sample.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
-    return frozenset(marked.get(mode, ())) | (bad - {*marked["slow errors"]})
+    listed = {_operation(id) for ids in marked.values() for id in ids}
+    firsts = {_operation(x.id): x.id for x in reversed(entries()) if x.group != "errors"}
+    new = {id for operation, id in firsts.items() if operation not in listed}
+    return frozenset(marked.get(mode, ())) | (bad - {*marked["slow errors"]}) | new
+
+
+def _operation(id: str) -> tuple[str, ...]:
+    """Return the group and the operation in a case's id."""
+    return tuple(id.split("/")[:2])
 
 
 def vectors_hash() -> str:

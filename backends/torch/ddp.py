@@ -52,10 +52,9 @@ def register_ddp_hook(
     Notes
     -----
     Every rank must call this function. After the backward pass, each sparse gradient is coalesced, is the same on every
-    rank, and has the same bits as ``all_reduce(gradient, "mean", group)``, where group is the model's process group. If
-    a rank fails, the backward pass raises RankError on all other ranks. DDP requires that the loss of each rank depends
-    on every sparse layer in every step. So a rank that needs no rows of a table must look up an empty array of ids.
-    SPEC clause 25.
+    rank, and has the bits of `all_reduce` with op "mean" in the model's process group. If a rank fails, the backward
+    pass raises RankError on all other ranks. DDP requires that the loss of each rank depends on every sparse layer in
+    every step. So a rank that needs no rows of a table must look up an empty array of ids. SPEC clause 25.
 
     Examples
     --------

@@ -142,6 +142,7 @@ class RowPrimitives(Arrays):
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
+    @optional("coalesce takes longer for small sparse objects")
     def coalesce_few(self, x: Any) -> Any:
         """Coalesce a native sparse object with one kernel call, which also checks the indices.
 
