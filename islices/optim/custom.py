@@ -185,7 +185,7 @@ def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[Stat
     try:
         with np.errstate(all="ignore"):
             results = array_rule(update, get_backend("numpy"))(**given)
-    except (AttributeError, KeyError, NameError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
         raise TypeError(f"update: it raised {type(error).__name__}: {error}; {ACCEPTED}") from error
     if not isinstance(results, (tuple, list)) or len(results) != len(shapes):
         came = f"{len(results)} results" if isinstance(results, (tuple, list)) else describe(results)
