@@ -176,8 +176,8 @@ def _check_code(rule: Any) -> None:
 def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
     """Run a rule on NumPy arrays of one row, and check the results.
 
-    Raise TypeError if the rule raises AttributeError, KeyError, NameError, TypeError or ValueError, or returns a wrong
-    number of results. Raise ValueError if a result has a wrong shape.
+    Raise TypeError if the rule fails on these arrays (see the types of errors below), or returns a wrong number of
+    results. Raise ValueError if a result has a wrong shape.
     """
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}
