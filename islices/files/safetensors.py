@@ -153,8 +153,8 @@ class Archive:
         _library(array.dtype for array in self.arrays.values())
 
     def _entry(self, name: str) -> ArrayEntry:
-        """Return the `ArrayEntry` of an array. safetensors has checked that the arrays cover the file and have the size
-        of their shapes."""
+        """Return the `ArrayEntry` of an array. safetensors has checked that the arrays' bytes cover the file, and
+        that an array's number of bytes fits its shape and dtype."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:

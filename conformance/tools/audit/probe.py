@@ -24,7 +24,7 @@ class CorruptionError(Exception):
 
 
 class Probe(NamedTuple):
-    """One row of the audit.
+    """A call of a framework's function, with the answer that the specification requires.
 
     Attributes
     ----------
