@@ -5,14 +5,6 @@ gloo's collectives have disadvantages. all_gather raises an error if the lengths
 one length, all_gather on R ranks may send up to R times as many bytes as the messages contain.
 broadcast and all_to_all_single send as many bytes as isend between pairs, but their errors do not show which rank is
 missing.
-
-Four ranks on two cores, connected by loopback, needed the following times in ms. The columns are 256 B from each rank,
-8 MB from each rank, and 8 MB from one rank with 1 kB from the others:
-
-- padded all_gather: 4.0 | 85 | 85
-- broadcasts: 4.0 | 28 | 11
-- all_to_all_single: 3.0 | 74 | 20
-- isend and irecv between pairs: 2.8 | 30 | 9
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def lookup(
 
 
 class _Request(NamedTuple):
-    """A lookup with checked ids and options; the mask is still as the user passed it."""
+    """A lookup with checked ids and options. The mask has not been checked yet."""
 
     B: Backend
     source: Source

@@ -1,5 +1,5 @@
-"""Test lookups of bags in tf.function, under tapes and under tf.vectorized_map. Compiled kernels have the bits of
-TensorFlow's operations."""
+"""Test lookups of bags in tf.function, under tapes and under tf.vectorized_map. Compiled kernels give
+the same bits as eager code without kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test that damaged, forged and hostile files raise a ValueError that names the file, or load with the same bits."""
+"""Test loading of damaged, forged and hostile files. Loading raises a ValueError that names the file, or returns the
+saved bits. A forged file may also load as another valid tree."""
 
 from __future__ import annotations
 
