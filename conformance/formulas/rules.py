@@ -3,8 +3,8 @@
 The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
 clip the gradient, and the state after the step. Where the formulas of frameworks differ, an option selects the formula
 (`epsilon`, `correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound
-covers each order (clause 28). A decoupled decay is a term of the sum that is the new weight. So (1 - lr wd) w - s and w
-- lr (wd w + s / lr) count as one formula, and the bound of `shrunk` covers both forms.
+covers each order (clause 28). The new weight is a sum, and a decoupled decay is one of its terms. So (1 - lr wd) w - s
+and w - lr (wd w + s / lr) count as one formula, and the bound of `shrunk` covers both forms.
 
 May import: this folder.
 """

@@ -1,4 +1,4 @@
-"""Test ShardedTable and its checkpoints on ranks that are threads, against one process that has the whole table."""
+"""Test ShardedTable and its checkpoints on threads and processes, against one process that has the whole table."""
 
 from __future__ import annotations
 
