@@ -228,7 +228,6 @@ def one_process(values: np.ndarray, indices: np.ndarray, dense: np.ndarray, how:
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1.0), ("float64", 1e200)])
 def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
     jax = pytest.importorskip("jax")
-    from islices.backends.jax.precision import enable_x64
 
     def clip(values: Any, indices: Any, dense: Any, how: str) -> Any:
         tree = [IndexedSlices(values, indices, (4, 3)), dense]
@@ -239,7 +238,7 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
     ranks, how = 4, "tensorflow" if size == 1.0 else "islices"
     values, indices, dense = stacked(ranks, size, dtype)
-    with enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"):
         with pytest.raises(ValueError, match=r"group: got <one process.* for traced arrays"):
             jax.jit(lambda x: islices.global_norm([x], group=Alone()))(dense)
         mapped = jax.jit(jax.vmap(clip, (0, 0, None, None), axis_name="ranks"), static_argnums=3)
