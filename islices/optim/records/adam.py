@@ -37,7 +37,7 @@ def adam_rule(
     nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
     Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early` is True, the mean is
     multiplied by the rate before the division. If `early` is False and `weight_decay` is given, weight_decay times the
-    weight is added to the direction before the multiplication by the rate.
+    weight is added to the quotient before the multiplication by the rate.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)

@@ -274,8 +274,8 @@ def nadam(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the updated rows, unless decoupled_weight_decay is True.
     momentum_decay : float, 0 <= momentum_decay < 256, default 4e-3
-        The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
-        has no such growth.
+        The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1. In
+        optax, the momentum does not grow.
     decoupled_weight_decay : bool, default False
         If True, weight decay is decoupled: the updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
