@@ -64,7 +64,8 @@ def agree(
     call : str
         The name of the called function, for messages.
     facts : mapping of str to JSON values
-        The values that must be the same on every rank, except those in `free`, by the names that users know.
+        A dict from names to values. Every rank must have the same values, except for the names in `free`.
+        Error messages contain the names.
     counts : sequence of int
         Numbers to send to all ranks. Ranks may send different numbers of counts.
     error : Exception, optional
@@ -79,9 +80,10 @@ def agree(
     Exception
         `error`, if there is one, or the error of serialising `facts`.
     RankError
-        Another rank has an error, or uses another version of the protocol.
+        Another rank has an error, has died or is late, or uses another version of the protocol. Or an earlier error has
+        made the group unusable.
     ValueError
-        The ranks' values differ. Every rank raises the same message.
+        The ranks' values differ. All ranks raise the same error.
     """
     if group.size == 1:
         if error is not None:

@@ -177,8 +177,9 @@ def find_group(group: Any, leaves: Iterable[Any], error: Exception | None) -> Gr
     ----------
     group : None, str, Group or an engine's group object
     leaves : iterable
-        The caller's gradients. If `group` is None, and no engine or several engines connect processes, the first leaf
-        that belongs to a framework determines the engine.
+        The caller's gradients. The first leaf that belongs to a framework determines the engine that looks for ranks of
+        a program. This leaf also determines the engine of a `Group` if `group` is None, and no engine or several
+        engines connect processes.
     error : Exception or None
         The error in this rank's arguments, if there is one. The caller reports this error to the other ranks later.
 
@@ -214,8 +215,8 @@ def find_processes(group: Any, B: Backend | None, error: Exception | None) -> Gr
     """Return the group of processes that an argument ``group=`` stands for. B is the backend of the arrays to send, or
     None if it is unknown.
 
-    If there is no such group, raise `error`, which is an earlier error of this rank. If `error` is None, raise the
-    error of `get_group`.
+    If `get_group` raises an error, raise `error` instead, which is an earlier error of this rank. If `error` is None,
+    raise the error of `get_group`.
     """
     try:
         return get_group(group, like=B)
@@ -250,7 +251,7 @@ def _default_group(framework: str | None, timeout: float | None = None) -> Group
     If several engines connect processes, return the group of the framework's engine. In this case, raise ValueError if
     `framework` is None or the framework's engine connects no processes. If no engine connects processes, return the
     group of the framework's engine, or of NumPy's engine if `framework` is None. If that engine has not been started,
-    MPI is started, and other engines raise an error with instructions. SPEC clause 25.
+    its ``default_group`` starts it, or raises a RuntimeError with instructions. SPEC clause 25.
     """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:

@@ -49,7 +49,7 @@ class Batch:
         The distinct rows in ascending order of their row numbers, in the framework of the sharded table. The rows are
         copies, so lookups and derivatives use the values at the time of the fetch.
     ids : int array of the shape of the fetched ids
-        For each id, the number of its row in ``table``. The row of a padding id is ``table.padding_idx``.
+        For each id, the number of its row in ``table``. For a padding id, the number is ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
         For each row of ``table``, its row number in the sharded table.
 
@@ -114,8 +114,8 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
     """Return the rows of this rank's ids, in the order of the ids.
 
-    The function `take` gets row numbers of this rank's shard, and returns these rows. The call passes the numbers that
-    all ranks requested from this rank.
+    The function `take` gets row numbers of this rank's shard, and returns these rows. `fetch_rows` passes to `take` the
+    numbers of the rows that all ranks requested from this rank.
     """
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])

@@ -22,8 +22,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankError(RuntimeError):
-    """The error that a call raises if another rank has failed, or if an earlier error has made the group unusable. The
-    call has changed no array on this rank.
+    """The error that a call raises if another rank has failed or is incompatible, or if an earlier error has made the
+    group unusable. The call has changed no array on this rank.
 
     SPEC clause 25.
 
@@ -31,7 +31,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks that are known to have failed. The sequence is empty if no such rank is known.
+        The ranks that are known to have failed or to be incompatible. The sequence is empty if no ranks are known.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Group(abc.ABC):
     def _failure_of(self, error: Exception) -> RankError | None:
         """Return a `RankError` if the engine's error means that another rank has died or is late, else None.
 
-        Other errors are raised unchanged. After any error, the group cannot be used any more.
+        The core raises other errors unchanged. After any error, the group cannot be used any more.
         """
         return None
 
@@ -221,8 +221,8 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """Run collectives that all ranks have agreed to run. If an error leaves the context, the group cannot be used
-        any more.
+        """Run collectives that all ranks have agreed to run. If an error leaves the context, a group of several ranks
+        cannot be used any more.
 
         The other ranks still wait for the rest of the call, and would take this rank's next message for a part of it.
 

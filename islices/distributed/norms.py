@@ -243,7 +243,7 @@ def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
 
 
 class _Joined:
-    """The leaves of all ranks.
+    """This rank's leaves, with the function that sends this rank's numbers and returns those of all ranks.
 
     Each rank sends sums over its leaves that are not replicated, and sums over the replicated leaves.
     """

@@ -60,8 +60,8 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         This rank's gradients, all of one framework. Structure, shapes and dtypes must be the same on every rank. The
         numbers of stored rows may differ. If a leaf is None on some ranks, these ranks contribute zeros and get the
-        result. On ranks with None, a sparse result has the framework's sparse type. A leaf stays None if it is None on
-        every rank, or if the call is part of a program that runs on several ranks.
+        result. On ranks with None, a sparse result has the framework's sparse type (IndexedSlices for NumPy). A leaf
+        stays None if it is None on every rank, or if the call is part of a program that runs on several ranks.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's group object

@@ -41,7 +41,7 @@ from islices.files.safetensors import OWN, Archive, ArrayEntry, named, parse_jso
 #: contains a random token of the save, the rank, and the number of ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
-#: Files with such names may remain in the folder if a save was killed.
+#: Files whose names match this pattern may remain in the folder if a save was killed.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
 #: The approximate number of bytes in a block of rows, and the largest number of blocks of an array. The limit keeps the
 #: headers of files short.
@@ -97,6 +97,8 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
 
     Raises
     ------
+    TypeError
+        `folder` is not a path.
     ValueError
         The header is missing or damaged, or another version of islices wrote it. SPEC clause 26.
 
@@ -347,9 +349,10 @@ def load_sharded(
     Raises
     ------
     ValueError
-        There is no valid header, or a file is missing, truncated, damaged or replaced. Every rank raises the error.
+        There is no valid header, or a file is missing, truncated, damaged or replaced. In these cases, every rank
+        raises a ValueError. Or `group` or `like` is invalid.
     TypeError
-        The framework does not have the table's dtype.
+        An argument has a wrong type, or the framework does not have the table's dtype.
     RankError, RankTimeout
         Another rank has died, or did not call in time.
 

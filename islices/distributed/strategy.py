@@ -32,9 +32,9 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """The cost of a strategy for one rank and one leaf, without the preflight and the samples of row numbers.
+    """The cost of a strategy for one rank and one leaf, without the preflight.
 
-    `nbytes` is the number of bytes that the rank receives on average.
+    `nbytes` is the number of bytes that the rank receives on average, without the samples and the numbers of rows.
     """
 
     nbytes: float
@@ -54,8 +54,7 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: boo
     union : float
         The number of distinct rows of all ranks together.
     dense : bool
-        True for a dense array, of which every rank has all elements. Then `most` and `union` are the number of
-        elements.
+        True for a dense array. Every rank then has all elements, and `most` and `union` are the number of elements.
     """
     share = (ranks - 1) / ranks * row_bytes
     return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 5)}

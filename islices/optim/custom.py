@@ -57,12 +57,12 @@ def custom(
     Parameters
     ----------
     update : function
-        The rule, which gets its arguments by name. ``g`` is the coalesced gradient, ``q`` the square of g, and ``w``
-        the weights. The other parameters are arrays of the state and numbers. The numbers are ``lr``, the
-        hyperparameters, ``t`` (the step count, which starts at 1), ``zero``, ``half``, ``one`` and ``two``. The rule
-        returns a tuple: the new w, then the new arrays in the order of state and row_state. update must be a plain
-        function that uses only ``+``, ``-``, the operators of `islices.optim.operators`, and functions that use only
-        these.
+        The rule, which gets its arguments by name. ``g`` is the coalesced gradient, or its negative if maximize is
+        True. ``q`` is the square of g, and ``w`` contains the weights. The other parameters are arrays of the state and
+        numbers. The numbers are ``lr``, the hyperparameters, ``t`` (the step count, which starts at 1), ``zero``,
+        ``half``, ``one`` and ``two``. The rule returns a tuple: the new w, then the new arrays in the order of state
+        and row_state. update must be a plain function that uses only ``+``, ``-``, the operators of
+        `islices.optim.operators`, and functions that use only these.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
@@ -157,8 +157,9 @@ def custom(
 def _check_code(rule: Any) -> None:
     """Raise TypeError if a rule uses an expression that may fail or round differently in some frameworks.
 
-    These expressions are comparisons, attributes, and binary operators other than ``+`` and ``-``. For example, XLA may
-    fuse the product of ``*`` with a following addition. The functions that the rule calls are checked too.
+    These expressions are comparisons of order or equality, attributes, and binary operators other than ``+`` and ``-``.
+    For example, XLA may fuse the product of ``*`` with a following addition. The functions that the rule calls are
+    checked too.
     """
     for x in dis.get_instructions(rule):
         if x.opname == "COMPARE_OP" or (x.opname == "BINARY_OP" and x.argrepr.rstrip("=") not in ("+", "-")):

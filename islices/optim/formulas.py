@@ -65,7 +65,7 @@ class Formula:
         True if the step maximizes the loss.
     additive : bool
         True if the step's last operation adds one term to the weight, and this term, apart from decay, depends only on
-        gradient and state. Custom rules are not checked, and have the default True.
+        gradient, state and numbers. Custom rules are not checked, and have the default True.
     limits : mapping of str to Accepted
         Accepted ranges of hyperparameters, where they differ from those in `islices.optim.hyperparameters`.
     names : tuple of str

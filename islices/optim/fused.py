@@ -1,7 +1,7 @@
 """Do steps with compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
-Outside traced code, the rows of all tables of a call are divided among the threads. The exceptions are steps on all
-rows with a formula that computes or stores one number per row, which run one after the other.
+Outside traced code, several threads share the rows of all tables of a call if there is enough work. But steps on all
+rows run one after the other if the formula computes or stores one number per row.
 
 Kernels run only if they are on, they support the formula, and the arrays are in host memory.
 `islices.optim.row_steps` does all other steps, with the same bits.
@@ -94,7 +94,7 @@ def _opened(request: Request) -> HostPlan | None:
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # frozen rows, no valid `look`, or one without views, for example if autograd records `grad`
+    if gradient is None:  # frozen rows, no valid `look`, or one without views, for example if `grad` requires grad
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))

@@ -45,7 +45,7 @@ LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule:
-    """The base class of the library's schedules, which are callables that get the number of completed steps."""
+    """A schedule of the library, which is a callable that gets the number of completed steps."""
 
 
 def is_on(x: Any) -> bool:
@@ -107,8 +107,8 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
     """Return a hyperparameter's value after `count` steps.
 
     The value is a Python float if E is the host, else a float or an array of one number. A number is checked against
-    `limits` if they contain the name, else against the common limits. If E is not the host, an array of E is not
-    checked.
+    `limits` if they contain the name, else against the common limits. If E is not the host, the number in an array
+    of E is not checked.
     """
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and find_array_backend(value) is None):  # some frameworks' arrays are callable

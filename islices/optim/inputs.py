@@ -1,5 +1,6 @@
-"""Check a step's arguments (table, state, grad, frozen, apply) before anything is computed or written.
+"""Check a step's arguments (table, state, grad, apply), and an optimizer's argument frozen.
 
+A step checks its arguments before it writes anything.
 SPEC clause 16 and its table of bad input.
 """
 
@@ -42,7 +43,7 @@ class Tables(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     arrays: dict[str, Array]  # the state: "step" first, and "master" last if it exists
-    held: Look | None  # the `Look` at the weights and the state's arrays, if `Backend.plain_tables` supports them
+    held: Look | None  # the `Look` at the weights and the state's arrays, or None after the full check
 
 
 def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
@@ -59,8 +60,9 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
     """Return a table and its state after one fast check, or None if `Backend.plain_tables` does not support them.
 
-    Also return None if the state is not a dict, contains a master, or has an unexpected dtype, shape or name. If
-    this function returns None, `accept_tables` checks each argument in full.
+    Also return None if the table is not an array of floats with a rows axis. Also return None if the state is not a
+    dict, contains a master, or has an unexpected dtype, shape or name. If this function returns None, `accept_tables`
+    checks each argument in full.
     """
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:

@@ -1,9 +1,9 @@
 """The operators that rules use, and `bind`, which connects a rule to the operators of a backend or of numba.
 
 A rule (`islices.optim.rules`) is plain Python code that uses ``+``, ``-`` and the functions below. `bind` makes a
-function with the same code object in which these names stand for other operators. So NumPy, each framework, a trace
-and a compiled kernel run the same formula. The operators below are placeholders, except `lerp` and `sign`, which call
-the other operators. SPEC clause 16.
+function with the same code object; in this function, the operators' names stand for other operators. So NumPy, each
+framework, a trace and a compiled kernel run the same formula. The operators below are placeholders, except `lerp` and
+`sign`, which call the other operators. SPEC clause 16.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ from islices.optim.operators import bind
 
 #: The approximate number of elements in a block if a step changes all rows of a table in place.
 BLOCK = 1 << 20
-#: The number of elements that the host computes at a time, so that a rule's temporary arrays stay in the caches.
+#: The approximate number of elements that the host computes at a time, so that a rule's temporary arrays stay in the
+#: caches.
 PIECE = 1 << 14
 
 
@@ -302,7 +303,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """Return x^exponent for `x` and `exponent` of one dtype (SPEC clause 16).
+    """Return x^exponent for 0 <= exponent < 256, with `x` and `exponent` of one dtype (SPEC clause 16).
 
     `exponent` and `one` have the shape (1, ..., 1). Roots and products are correctly rounded; no framework's pow is.
     The result r starts at 1. For each binary digit of the exponent's fraction, from the last to the first, r becomes

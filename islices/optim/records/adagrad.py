@@ -182,13 +182,13 @@ def adagrad(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    eps : float, default 1e-10
+    eps : float, array of one, or function of the step, default 1e-10
         A small number that is added to the root.
     initial_accumulator : float, default 0
         The initial value of the sums of squares.
-    lr_decay : float, default 0
+    lr_decay : float, array of one, or function of the step, default 0
         The learning rate of step t is ``lr / (1 + (t - 1) lr_decay)``.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
@@ -251,11 +251,11 @@ def rowwise_adagrad(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the root.
     initial_accumulator : float, default 0
         The initial value of the accumulators.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every

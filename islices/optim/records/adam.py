@@ -37,7 +37,7 @@ def adam_rule(
     nor `correction2` is given, `rate` also contains the bias correction of the root. If `v_max` is given (amsgrad,
     Reddi et al. 2018), the rule divides by the root of the largest mean square so far. If `early` is True, the mean is
     multiplied by the rate before the division. If `early` is False and `weight_decay` is given, weight_decay times the
-    weight is added to the direction before the multiplication by the rate.
+    weight is added to the quotient before the multiplication by the rate.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -264,12 +264,12 @@ def adam(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    beta1, beta2 : float, default 0.9 and 0.999
+    beta1, beta2 : float, array of one, or function of the step, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
         If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean
@@ -338,12 +338,12 @@ def adamw(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    beta1, beta2 : float, default 0.9 and 0.999
+    beta1, beta2 : float, array of one, or function of the step, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With a schedule, the bias
         correction of step t is 1 - beta^t with the beta of step t.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float, default 0.01
+    weight_decay : float, array of one, or function of the step, default 0.01
         The updated rows are first multiplied by 1 - lr * weight_decay.
     amsgrad : bool, default False
         If True, divide by the root of the largest mean square so far (Reddi et al. 2018). The state stores this mean

@@ -95,13 +95,13 @@ def adamax(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    beta1 : float, default 0.9
+    beta1 : float, array of one, or function of the step, default 0.9
         The decay rate of the running mean of gradients.
-    beta2 : float, default 0.999
+    beta2 : float, array of one, or function of the step, default 0.999
         The decay rate of the maximum of absolute gradients.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the maximum of absolute gradients.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every

@@ -173,11 +173,11 @@ def ftrl(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    l1, l2 : float, default 0
+    l1, l2 : float, array of one, or function of the step, default 0
         The strengths of the l1 and l2 penalties.
-    beta : float, default 0
+    beta : float, array of one, or function of the step, default 0
         A number that is added to the root in the denominator.
-    l2_shrinkage : float, default 0
+    l2_shrinkage : float, array of one, or function of the step, default 0
         l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared.
         TensorFlow and Keras call this argument l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas
         double both l2_shrinkage and l2.

@@ -71,11 +71,11 @@ def lion(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    beta1 : float, default 0.9
+    beta1 : float, array of one, or function of the step, default 0.9
         The decay rate of the running mean whose sign is the direction of the step.
-    beta2 : float, default 0.99
+    beta2 : float, array of one, or function of the step, default 0.99
         The decay rate of the running mean that the state stores.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         The updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every

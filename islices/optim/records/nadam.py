@@ -266,16 +266,16 @@ def nadam(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    beta1, beta2 : float, default 0.9 and 0.999
+    beta1, beta2 : float, array of one, or function of the step, default 0.9 and 0.999
         The decay rates of the running means of gradients and of squared gradients. With schedules, the
         bias corrections of step t use the betas of step t.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the root of the corrected mean square.
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows, unless decoupled_weight_decay is True.
     momentum_decay : float, 0 <= momentum_decay < 256, default 4e-3
-        The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
-        has no such growth.
+        The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1. In
+        optax, the momentum does not grow.
     decoupled_weight_decay : bool, default False
         If True, weight decay is decoupled: the updated rows are first multiplied by 1 - lr * weight_decay.
     rows : {"touched", "all"}, optional

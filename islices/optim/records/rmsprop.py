@@ -174,15 +174,15 @@ def rmsprop(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    rho : float, default 0.9
+    rho : float, array of one, or function of the step, default 0.9
         The decay rate of the running means.
-    eps : float, default 1e-8
+    eps : float, array of one, or function of the step, default 1e-8
         A small number that is added to the root.
-    momentum : float, default 0
+    momentum : float, array of one, or function of the step, default 0
         The decay rate of a buffer of steps.
     centered : bool, default False
         If True, divide by the root of the variance instead of the root of the mean square (Graves 2013).
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every

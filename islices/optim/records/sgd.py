@@ -170,13 +170,13 @@ def sgd(
     ----------
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, as an int or, in traced code, an int32 array.
-    momentum : float, default 0
+    momentum : float, array of one, or function of the step, default 0
         The momentum coefficient; 0 disables momentum.
-    dampening : float, default 0
+    dampening : float, array of one, or function of the step, default 0
         The gradient is multiplied by 1 - dampening and then added to the buffer.
     nesterov : bool, default False
         If True, use Nesterov's momentum: the step is the gradient plus the decayed buffer (Sutskever et al. 2013).
-    weight_decay : float, default 0
+    weight_decay : float, array of one, or function of the step, default 0
         weight_decay * w is added to the gradient of the updated rows.
     rows : {"touched", "all"}, optional
         With "touched", a step updates only the rows that a sparse gradient contains. With "all", a step updates every
