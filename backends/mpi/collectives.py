@@ -1,5 +1,5 @@
-"""Use MPI as an engine of `islices.distributed`, for arrays of any framework outside of traced code. MPI is called
-through mpi4py.
+"""Use MPI as an engine of `islices.distributed`, for arrays of any framework outside of traced code. This module calls
+MPI through mpi4py.
 
 MPI's blocking calls wait for ever, and most MPI libraries keep a core busy while they wait. So this module makes
 requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each

@@ -58,13 +58,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Returns
     -------
     tree
-        The new parameters, with the same types as `params`.
+        The new parameters, with the same structure and dtypes as `params`.
 
     Raises
     ------
     TypeError, ValueError
         The structures of the two trees differ, or the shape of an update does not fit its parameter. Or `updates`
-        contains a Table, slices of another framework, or slices whose indices a transformation of optax has changed.
+        contains a Table, slices of another framework or, in eager code, slices whose indices a transformation of optax
+        has changed.
 
     Notes
     -----

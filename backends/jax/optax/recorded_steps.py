@@ -18,7 +18,7 @@ from islices.porting.trajectory.descriptions import as_description
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each update.
+    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each step.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation with the same state as `tx` or, with `clip`, as ``optax.chain(clip, tx)``. Each update records
-        the gradients and, if `tx` comes from `from_optim` and has no schedules, the optimizer. If you pass the
-        parameters to `update`, it also records the parameters, and the state before and after the step. To record more,
-        call ``recorder.add(batch=..., loss=...)`` before the update. The tables after a step are recorded in the next
-        step, so call ``recorder.step(tables=params)`` after the last step.
+        A transformation with the same state as `tx` or, with `clip`, as ``optax.chain(clip, tx)``. Each call of
+        `update` records the gradients and, if `tx` comes from `from_optim` and has no schedules, the optimizer. If you
+        pass the parameters to `update`, it also records the parameters, and the state before and after the step. To
+        record more, call ``recorder.add(batch=..., loss=...)`` before the update. The tables after a step are recorded
+        in the next step, so call ``recorder.step(tables=params)`` after the last step.
 
     Raises
     ------
