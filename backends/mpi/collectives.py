@@ -112,7 +112,7 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 def _check_running(MPI: Any) -> None:
     """Raise RuntimeError if MPI is not running, or does not support calls from this thread. Without this check, the
-    next call of MPI would end the process."""
+    next call of MPI could end the process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")

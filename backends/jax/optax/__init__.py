@@ -3,9 +3,10 @@
 
 optax applies its functions to all leaves of a tree. For JAX, the indices of slices are leaves like the values, so
 optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a
-transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. The clipping
-functions and `apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are the same
-as in optax, so optax and this package can load each other's checkpoints. docs/jax.md lists the combinations that work.
+transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. Use the clipping
+functions and `apply_updates` in place of optax's functions of the same names. Except for `from_optim`, states are the
+same as in optax, so optax and this package can load each other's checkpoints. docs/jax.md lists the combinations that
+work.
 """
 
 from __future__ import annotations
