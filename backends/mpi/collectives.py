@@ -24,7 +24,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 #: The number of seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
 #: For the first `SPIN` seconds, this rank polls without sleeping, and only yields the core. Later, this rank sleeps for
-#: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled: for 64 MB
+#: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled. For 64 MB
 #: it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
 SPIN, NAP = 100e-6, 100e-6
 #: The tag that distinguishes these messages from the user's messages. Every MPI library allows tags of this size.

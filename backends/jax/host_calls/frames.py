@@ -37,8 +37,8 @@ EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: The words of a block: the number of references to it, the next part, the number of parts that have ended, the number
-#: of all parts, and the frame. After these words come arguments for XLA. A block has `WORDS` words.
+#: The words of a block: the number of references, the next part, the number of ended parts, the number of all parts,
+#: and the frame. After these words come arguments for XLA. A block has `WORDS` words.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
 #: The number of parts is at most `PARTS` times the number of threads.
 PARTS = 4

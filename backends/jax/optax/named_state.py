@@ -151,9 +151,9 @@ def start_from(
     Raises
     ------
     TypeError, ValueError
-        `states` is not a dict of dicts, a parameter or an array is unknown or missing, an array has the wrong shape, or
-        step counts differ. Or `semantics` is required but missing or unknown, or is a framework whose amsgrad maximum
-        cannot be converted to optax's. Or the conversion of momentum needs `learning_rate`, which is None or 0.
+        `states` is not a dict of dicts. Or a parameter or an array is unknown or missing, an array has the wrong shape,
+        or step counts differ. Or `semantics` is required but missing or unknown, or is a framework whose amsgrad
+        maximum cannot be converted to optax's. Or the conversion of momentum needs `learning_rate`, which is None or 0.
 
     Examples
     --------
