@@ -42,8 +42,8 @@ HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or j
 #: 16, so that arrays in rows of this length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 _length_class = partial(bisect.bisect_left, LENGTHS)
-#: An all-to-all is sent in rounds if one exchange of equally long messages would send at least this many times as many
-#: bytes.
+#: An all-to-all is sent in rounds if one exchange of equally long messages would send at least this many times the
+#: bytes of the rounds.
 WORTH_ROUNDS = 2
 
 

@@ -101,16 +101,16 @@ def taken(
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return the input of zeros for a slot. The gradient of this input is the gradient of the values that the slot
-    reads. In traced code, an operation makes the zeros, so that the program does not contain them as a constant."""
+    """Return the input of zeros for a slot. The gradient of this input is the gradient of the slot's values. In traced
+    code, an operation makes the zeros, so that the program does not contain them as a constant."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:
-    """The auxiliary output of a traced function. JAX returns its traced arrays, and this object stores all other
-    values."""
+    """The auxiliary output of a traced function. JAX returns the traced arrays of the output, and this object stores
+    all other values."""
 
     def take_apart(self, tree: Any) -> list[Array]:
         """Return the traced arrays of a tree, and store its structure and all other leaves. If this object stored

@@ -331,8 +331,8 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     return returned
 
 
-#: The rules of equations that contain jaxprs. Their third argument contains a flag for each result, which is True if
-#: the result may have a gradient.
+#: The rules of equations that contain jaxprs. The third argument of a rule contains a flag for each result, which is
+#: True if the result may have a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     # shardings and donation do not change values, so the compiler may decide about them
     "jit": _calling(jax.jit, "inline"),

@@ -34,8 +34,8 @@ Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree. The first read of a part runs `check`, and later reads do not. If the tree is flattened
-    again, the result consists of the same leaves."""
+    """The leaves of a pytree. Reads of parts run `check`, unless it is None, until it has returned once without an
+    error. If the tree is flattened again, the result consists of the same leaves."""
 
     __slots__ = ("check", "leaves", "parts")
 
@@ -173,7 +173,7 @@ def _is_of(part: Part, guard: Any) -> bool:
 
 
 def _check(parts: Sequence[Part], guard: Any) -> None:
-    """Raise ValueError if the guard shows that arithmetic has changed the leaves."""
+    """Raise ValueError if the guard or the shapes of the leaves show that arithmetic has changed the leaves."""
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
@@ -187,7 +187,8 @@ def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
     """Return the arrays of a part. If arithmetic has changed a slot, its values become NaN, or a large number in
     integer dtypes, and its row numbers become valid.
 
-    Each row number is then below its bound in `bounds`, so that no operation drops the slot with the NaN.
+    Each row number is then below its bound in `bounds` (None means no bound), so that no operation drops the slot with
+    the NaN.
     """
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part

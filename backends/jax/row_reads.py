@@ -46,8 +46,8 @@ class Slot:
     leaf: int
     shape: tuple[int, ...]  # the shape of the delta; for a read of n rows of a plain array, (*loops, n, *row_shape)
     dtype: Any
-    #: the abstract values of what the read found: ids and their extras, the other operand of a product, or () for an
-    #: array with a dense gradient
+    #: the abstract values of what the read found: ids and their extras, the other operand of a product, or () for a
+    #: dense gradient
     found: tuple[Any, ...]
     rows: int = -1  # the number of rows, or -1 if the slot has no ids; the id `rows` stands for no row
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
@@ -92,8 +92,8 @@ class Use(NamedTuple):
     line: str = ""  # " at file:line" in the user's code, if it is known
 
 
-#: A function that gets an equation and the marks of its operands, and returns the evaluation, or None if the rule
-#: does not apply to the equation.
+#: A function that gets an equation and the marks of its operands, and returns the evaluation. If the rule does not
+#: apply to the equation, the function returns None.
 Rule = Callable[[Any, Marks], Evaluation | None]
 
 

@@ -1,5 +1,5 @@
-"""Use MPI as an engine of `islices.distributed`, for arrays of any framework outside of traced code. MPI is called
-through mpi4py.
+"""Use MPI as an engine of `islices.distributed`, for arrays of any framework outside of traced code. This module calls
+MPI through mpi4py.
 
 MPI's blocking calls wait for ever, and most MPI libraries keep a core busy while they wait. So this module makes
 requests that do not block, and polls them until the timeout: at first without a pause, then with short sleeps. Each
@@ -24,7 +24,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 #: The number of seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
 #: For the first `SPIN` seconds, this rank polls without sleeping, and only yields the core. Later, this rank sleeps for
-#: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled: for 64 MB
+#: `NAP` seconds between polls, and so uses an eighth of a core. MPICH transfers data only while it is polled. For 64 MB
 #: it needs a second with sleeps of 1 ms, and 0.04 s with these sleeps.
 SPIN, NAP = 100e-6, 100e-6
 #: The tag that distinguishes these messages from the user's messages. Every MPI library allows tags of this size.
@@ -112,7 +112,7 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 def _check_running(MPI: Any) -> None:
     """Raise RuntimeError if MPI is not running, or does not support calls from this thread. Without this check, the
-    next call of MPI would end the process."""
+    next call of MPI could end the process."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")

@@ -1,5 +1,5 @@
-"""The adapter of MXNet 1.9.1, the last release. The adapter uses the legacy NDArray interface, because only this
-interface has row_sparse arrays.
+"""The adapter of MXNet's last release. The adapter uses the legacy NDArray interface, because only this interface has
+row_sparse arrays.
 
 In this folder, `stand_in` imports MXNet, and `gluon_layers` captures Gluon's layers. `mxnet_autograd` works around
 properties of MXNet's autograd. The adapter compensates for the following other properties of MXNet:

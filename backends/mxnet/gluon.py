@@ -132,8 +132,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     ------
     TypeError, ValueError
         clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. If clip_global_norm is set,
-        the Trainer also raises in three cases: update_on_kvstore is True, a weight is row_sparse, or the batch size is
-        not above 0. MXNet would update row_sparse weights in the kvstore.
+        the Trainer also raises if update_on_kvstore is True, a weight is row_sparse, or the batch size is not above 0.
+        MXNet would update row_sparse weights in the kvstore.
     FloatingPointError
         In `step` or `update`, `nonfinite` is "raise", and the norm is NaN or infinite.
 

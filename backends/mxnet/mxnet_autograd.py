@@ -12,8 +12,8 @@ This module works around the following properties of MXNet's autograd:
   MXNet also ignores ``grad_req="add"``. And if the forward function raises an error, recording stays off. So
   `record_function` replaces `autograd.Function`.
 - A gradient function runs later, in a thread of MXNet's engine. If the function raises an error, the caller that waits
-  for the result gets an MXNetError without the cause. The thread of the engine does not have the settings of the user's
-  thread, such as np_shape and context variables.
+  for the result gets an MXNetError without the cause. The engine's thread does not have the user thread's settings,
+  such as np_shape and context variables.
 
 May import: `islices.backend`, this folder. `ndarrays` imports MXNet with a stand-in for NumPy.
 """
@@ -134,8 +134,8 @@ def differentiate(
 
 
 def _leaf(x: Any) -> Any:
-    """Return a new variable that shares the memory of x. The gradient buffer of x and its place in a recorded graph
-    stay the same."""
+    """Return a new variable that shares the memory of x. x keeps its gradient buffer and its place in a recorded
+    graph."""
     with mx.util.np_shape(True):
         leaf = x.detach()
         leaf.attach_grad()

@@ -1,4 +1,4 @@
-"""Import MXNet 1.9.1 with a current NumPy, which no longer has some names that MXNet uses, such as np.int, np.PZERO and
+"""Import MXNet with a current NumPy, which no longer has some names that MXNet uses, such as np.int, np.PZERO and
 np.mirr.
 
 MXNet's modules get special builtins, whose ``__import__`` returns a stand-in for NumPy. The stand-in has all names of
@@ -77,8 +77,8 @@ def _function(name: str, successor: str = "") -> Callable[..., Any]:
     return call
 
 
-#: The names that MXNet 1.9.1 uses and that some or all current versions of NumPy lack. Some of them are in lists of
-#: strings in MXNet.
+#: The names that MXNet 1.9.1 uses and that some or all current versions of NumPy lack. MXNet contains some of these
+#: names as strings in lists.
 LOST: dict[str, Any] = {
     **dict.fromkeys(("PINF", "Inf"), np.inf),
     **dict.fromkeys(("NaN", "NAN"), np.nan),

@@ -143,8 +143,8 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
 
 def limit_memory() -> None:
-    """Limit the address space of this process to `MEMORY` bytes more than the present use, where the system allows
-    this."""
+    """Limit the address space of this process to `MEMORY` bytes more than the present use. Without the module
+    `resource`, set no limit."""
     with contextlib.suppress(ImportError):  # systems without this module run without the limit
         import resource
 

@@ -28,8 +28,8 @@ from islices.conformance.properties.running import search
 ACCEPTED = (
     TypeError, ValueError, IndexError, MemoryError, NotImplementedError, FloatingPointError, ModuleNotFoundError,
 )  # fmt: skip
-#: The names that a message may use for a leaf of a nested argument, for the parts of a leaf, and for an array that an
-#: adapter reads.
+#: The names that a message may use for leaves of nested arguments, for parts of leaves, and for arrays that an adapter
+#: reads.
 PARTS = ("x", "values", "indices", "dense_shape", "array")
 #: The seconds after which a call counts as hung; the process then ends with a traceback.
 PATIENCE = 60

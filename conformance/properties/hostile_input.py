@@ -148,7 +148,7 @@ class Draw:
 
     # ------------------------------------------------------------------ bad ones
     def junk(self) -> Any:
-        """Return an object that nearly every parameter must reject."""
+        """Return an unexpected object or number: an item of `JUNK`, `NUMBERS` or `REFUSING`, or one from `MAKERS`."""
         return self.made(
             lambda: self.one(*JUNK), lambda: self.one(*NUMBERS), lambda: self.one(*REFUSING), lambda: self.made(*MAKERS)
         )

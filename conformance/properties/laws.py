@@ -1,4 +1,4 @@
-"""Define the laws that the public functions obey for all arguments that are drawn, each with its clause of SPEC.md.
+"""Define the laws that the public functions obey for all drawn arguments. Each law has its clause of SPEC.md.
 
 A law is a function of drawn arguments that makes public calls. The law returns a tuple, which a function of the module
 `compare` checks. The default function is `same_bits`; it checks that two results have the same bits.

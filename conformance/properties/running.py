@@ -52,7 +52,7 @@ assert not problem, problem
 
 
 class Broken(Exception):  # noqa: N818 (it only ends a search)
-    """The error that shows Hypothesis that an example breaks the law."""
+    """The error that shows Hypothesis that an example has a problem."""
 
 
 Column = tuple[Backend, str]

@@ -1,8 +1,8 @@
 """Draw the arguments of laws with Hypothesis, as plain data.
 
-Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated rows may cancel, and there may be no
-slices at all. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type.
-*Wild* values also include fractions, huge, tiny and infinite numbers, and NaN.
+Indices are int32 or int64, sorted or unsorted, and unique or repeated. Repeated rows may cancel, and slices may have no
+slots. Rows have 0 to 3 dimensions. *Exact* values are small integers, whose sums are exact in every type. *Wild* values
+also include fractions, huge, tiny and infinite numbers, and NaN.
 
 All finite values and their sums are multiples of a step above the smallest normal number. So no sum is subnormal;
 TensorFlow and XLA would flush a subnormal sum to zero.
@@ -23,7 +23,7 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 Draw = Any  # the function `draw` that @st.composite passes
 Arguments = dict[str, Any]
 ROWS = 7
-#: The numbers of slices and the shapes of rows. There are only a few, because compilers compile again for each shape.
+#: The numbers of slots and the shapes of rows. There are only a few, because compilers compile again for each shape.
 COUNTS = (1, 0, 2, 5, 20)
 ROW_SHAPES: tuple[Shape, ...] = ((), (3,), (2, 2), (2, 1, 2))
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -44,7 +44,7 @@ EXTREME: dict[str, list[float]] = {
 
 
 class Kind(NamedTuple):
-    """The properties that slices of one law share: dtype, index type, shape of a row, and number of slices."""
+    """The properties that slices of one law share: dtype, index type, shape of a row, and number of slots."""
 
     dtype: str
     index_type: str
@@ -249,7 +249,7 @@ def some_rows_frozen(draw: Draw) -> Arguments:
 
 
 def table_and_shards(draw: Draw) -> Arguments:
-    """Draw a table, slices, and consecutive parts of the slices. The dtypes are float32 and float64, whose sums need no
-    wider type."""
+    """Draw a table, slices, and consecutive parts of the slices. All of them are float32 or all are float64, because
+    sums in these dtypes need no wider type."""
     kind = draw(kinds("float32", "float64"))
     return {"table": array(draw, kind, wild), **shards_of(draw, slices(draw, kind, wild))}

@@ -1,8 +1,8 @@
 """Run one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
 
 The process joins its engine with the environment variables that `launch` set. Then the process calls ``function(group,
-**keywords)``, where TARGET is "module:function" or "path/to/file.py:function". The result or the error is written into
-FOLDER.
+**keywords)``, where TARGET is "module:function" or "path/to/file.py:function". The process writes the result or the
+error into FOLDER.
 """
 
 from __future__ import annotations

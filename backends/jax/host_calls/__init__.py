@@ -1,5 +1,5 @@
-"""Let jitted programs on CPUs make host calls, which call compiled kernels through XLA's C API without Python's lock or
-copies.
+"""Let jitted programs on CPUs make host calls, which call compiled kernels through XLA's C API without copies or
+Python's lock.
 
 In traced programs that may call kernels, each sum of rows or bags, norm and optimizer step is an equation of one JAX
 primitive (`primitive`). On CPUs, JAX lowers the equation to a few custom calls (`row_calls`). numba compiles a handler

@@ -32,15 +32,15 @@ from islices.kernels.compiling import compile_callback, fingerprint, inline
 VERSION = (0, 1)
 #: Positions in XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
-#: Positions in XLA_FFI_Extension_Base and the metadata after it, and, in words of 4 bytes, in XLA_FFI_Metadata.
-#: `ASKS_METADATA` is the kind of a call for metadata.
+#: `KIND` and `METADATA` are positions in XLA_FFI_Metadata_Extension, in words of 8 bytes. `MAJOR`, `MINOR` and `TRAITS`
+#: are positions in XLA_FFI_Metadata, in words of 4 bytes. `ASKS_METADATA` is the kind of a call for metadata.
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: Positions in XLA_FFI_Buffer, XLA_FFI_Scalar and XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: The words of a block: the number of references to it, the next part, the number of parts that have ended, the number
-#: of all parts, and the frame. After these words come arguments for XLA. A block has `WORDS` words.
+#: The words of a block: the number of references, the next part, the number of ended parts, the number of all parts,
+#: and the frame. After these words come arguments for XLA. A block has `WORDS` words.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
-#: The largest number of parts per thread.
+#: The number of parts is at most `PARTS` times the number of threads.
 PARTS = 4
 
 _WORD = ir.IntType(64)
@@ -179,7 +179,8 @@ def _handler_of(task: Any) -> Any:
 
     def handle(frame):
         """Handle a call from XLA. If the call is for metadata, write the version. Otherwise run the parts of the
-        operation, on several threads if XLA has threads and there are several parts."""
+        operation. The handler uses several threads if XLA has threads, there are several parts, and
+        `islices.config.get_num_threads()` is above 1."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
             metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)

@@ -79,8 +79,8 @@ def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
 
 
 def varying(aval: Any) -> frozenset[str]:
-    """Return the axes of a shard_map along which an array varies. `aval` is its abstract value. Outside of a shard_map
-    with ``check_vma=True``, return an empty set."""
+    """Return the axes of a shard_map along which an array varies. `aval` is the array's abstract value. Outside of a
+    shard_map with ``check_vma=True``, return an empty set."""
     return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 

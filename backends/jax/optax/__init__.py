@@ -3,9 +3,10 @@
 
 optax applies its functions to all leaves of a tree. For JAX, the indices of slices are leaves like the values, so
 optax's functions would compute with both. `on_rows` sums the duplicates of a gradient, and passes its rows to a
-transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. The clipping
-functions and `apply_updates` replace optax's functions of the same names. Except for `from_optim`, states are the same
-as in optax, so optax and this package can load each other's checkpoints. docs/jax.md lists the combinations that work.
+transformation of optax. `from_optim` makes a transformation from an optimizer of `islices.optim`. Use the clipping
+functions and `apply_updates` in place of optax's functions of the same names. Except for `from_optim`, states are the
+same as in optax, so optax and this package can load each other's checkpoints. docs/jax.md lists the combinations that
+work.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Returns
     -------
     tree
-        The new parameters, with the same types as `params`.
+        The new parameters, with the same structure and dtypes as `params`.
 
     Raises
     ------
     TypeError, ValueError
         The structures of the two trees differ, or the shape of an update does not fit its parameter. Or `updates`
-        contains a Table, slices of another framework, or slices whose indices a transformation of optax has changed.
+        contains a Table, slices of another framework or, in eager code, slices whose indices a transformation of optax
+        has changed.
 
     Notes
     -----

@@ -146,7 +146,7 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     """Run a step of `inner` on the rows of slices and on whole dense leaves. Return (updates, state).
 
     optax.tree_map_params finds the arrays of the state that belong to a leaf. If the leaf is slices, `inner` gets only
-    the gradient's rows of these arrays and of the parameters.
+    the gradient's rows of these arrays and of the leaf's parameter.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
@@ -171,8 +171,8 @@ def _read(rows: Any, weights: Array) -> Array:
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """Convert an array of a table's state to a `_Part`. Return the state of a dense leaf, a placeholder or a single
-    number unchanged."""
+    """Convert an array of a table's state to a `_Part`. Return a placeholder, a single number or the state of a dense
+    leaf unchanged."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)

@@ -136,7 +136,7 @@ def start_from(
         form, and `islices.save` can store it. All parameters must have the same step count, because an optax state has
         only one. Schedules also continue from this count.
     semantics : str, optional
-        The framework whose optimizer made the arrays, such as "torch". `semantics` is required for momentum and for
+        The framework, such as "torch", whose optimizer made the arrays. `semantics` is required for momentum and for
         amsgrad's maximum, because frameworks store these arrays differently. If `state` comes from `from_optim`, arrays
         are not converted.
     learning_rate : float, optional
@@ -151,9 +151,9 @@ def start_from(
     Raises
     ------
     TypeError, ValueError
-        A parameter or an array is unknown or missing, an array has the wrong shape, or step counts differ. Or
-        `semantics` is required but missing, or is a framework whose amsgrad maximum cannot be converted to optax's. Or
-        the conversion of momentum needs `learning_rate`, which is None or 0.
+        `states` is not a dict of dicts. Or a parameter or an array is unknown or missing, an array has the wrong shape,
+        or step counts differ. Or `semantics` is required but missing or unknown, or is a framework whose amsgrad
+        maximum cannot be converted to optax's. Or the conversion of momentum needs `learning_rate`, which is None or 0.
 
     Examples
     --------

@@ -19,8 +19,8 @@ from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 
-#: The two arrays contain, for each row, the magnitude of its gradient in the first steps, and the magnitude of its
-#: weights. Gradients of later steps contain only the rows `NAMED`.
+#: `GRADIENTS` contains the magnitude of each row's gradient, and `WEIGHTS` the magnitude of each row's weights.
+#: Gradients of the first steps contain all rows, and gradients of later steps contain only the rows `NAMED`.
 GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
 WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])
 NAMED = np.array([1, 3, 4, 6])
@@ -59,8 +59,8 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
 
 
 def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> bool:
-    """Return True if steps on the rows of a gradient differ from steps on all rows. If the values are traced, they
-    cannot be compared, so return False."""
+    """Return True if steps on the rows of a gradient differ from steps on all rows. If `inner` returns traced updates,
+    they cannot be compared, so return False."""
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:

@@ -18,7 +18,7 @@ from islices.porting.trajectory.descriptions import as_description
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each update.
+    """Return a transformation that does the same as `tx`, after `clip` if given, and also records each step.
 
     Parameters
     ----------
@@ -27,17 +27,18 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         optax in `on_rows`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        A clipping transformation that runs before `tx`, as in ``optax.chain(clip, tx)``. The gradients that it returns
-        are recorded separately.
+        A clipping transformation that runs before `tx`, as in ``optax.chain(clip, tx)``. The clipped gradients are
+        recorded separately.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        A transformation with the same state as `tx` or, with `clip`, as ``optax.chain(clip, tx)``. Each update records
-        the gradients and, if `tx` comes from `from_optim` and has no schedules, the optimizer. If you pass the
-        parameters to `update`, it also records the parameters, and the state before and after the step. To record more,
-        call ``recorder.add(batch=..., loss=...)`` before the update. The tables after a step are recorded in the next
-        step, so call ``recorder.step(tables=params)`` after the last step.
+        A transformation with the same state as `tx` or, with `clip`, as ``optax.chain(clip, tx)``. Each call of
+        `update` records the gradients. The call also records the optimizer if `tx` comes from `from_optim`, and no
+        hyperparameter is a function or an array. If you pass the parameters to `update`, it also records the
+        parameters, and the state before and after the step. To record more, call
+        ``recorder.add(batch=..., loss=...)`` before the update. The tables after a step are recorded in the next step,
+        so call ``recorder.step(tables=params)`` after the last step.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
     try:
         statement = as_description(getattr(inner.update, OPTIMIZER, None))
-    except TypeError:  # tx does not come from from_optim, or its learning rate is a schedule
+    except TypeError:  # tx does not come from from_optim, or a hyperparameter is no number
         statement = None
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

@@ -52,8 +52,8 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> optax.GradientTransformation:
-    """Clip by the global norm like `optax.clip_by_global_norm`, but compute the norm from the sums of duplicate rows,
-    and leave indices unchanged. With semantics="tensorflow" or "keras", duplicates are not summed.
+    """Return a transformation that clips by the global norm like `optax.clip_by_global_norm`, but leaves indices
+    unchanged. The norm is computed from the sums of duplicate rows, except with semantics="tensorflow" or "keras".
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def clip_by_global_norm(
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
         The library whose formula computes the factor (SPEC clause 11).
     nonfinite : {"propagate", "raise", "zero"}
-        Defines what happens if the norm is NaN or infinite. "propagate" applies the formula; with "islices", all
-        updates then become NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
+        Defines what happens if the norm is NaN or infinite. "propagate" applies the formula; with semantics="islices",
+        all updates become NaN. "raise" raises FloatingPointError, or ValueError in jit. "zero" makes all updates 0.
     group : str, tuple of str, Group or an engine's group object, optional
         The ranks over which one gradient is distributed. Within shard_map, pass the name of the mapped axis; between
         processes, pass the name of an engine, such as "jax". Each rank passes its updates. See
@@ -79,7 +79,7 @@ def clip_by_global_norm(
     Raises
     ------
     TypeError, ValueError
-        An argument is invalid. `group` and `replicated` are checked only at the first update.
+        An argument is invalid. `group` and `replicated` are checked only when `update` is called.
 
     Notes
     -----
@@ -109,8 +109,8 @@ def clip_by_global_norm(
 def clip_by_block_rms(
     threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> optax.GradientTransformation:
-    """Limit the root mean square of each leaf like `optax.clip_by_block_rms`. The mean includes rows that a sparse leaf
-    does not contain.
+    """Return a transformation that limits the root mean square of each leaf, like `optax.clip_by_block_rms`. The mean
+    includes rows that a sparse leaf does not contain.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> optax.GradientTransformation:
-    """Limit the norm of each unit to `clipping` times the norm of the same unit of the parameters, like
-    `optax.adaptive_grad_clip`.
+    """Return a transformation that limits the norm of each unit to `clipping` times the norm of the same unit of the
+    parameters, like `optax.adaptive_grad_clip`.
 
     Parameters
     ----------
@@ -207,8 +207,8 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates. By default, the transformation gets only the rows of each
-    gradient, as arrays.
+    """Wrap a transformation of optax, so that it accepts sparse updates. By default, the transformation gets only the
+    rows of each gradient, as arrays.
 
     Parameters
     ----------
@@ -230,10 +230,10 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Raises
     ------
     TypeError, ValueError, IndexError
-        `inner` is not a transformation, another transformation has changed the indices of updates, or updates do not
-        fit the parameters. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every. For each
-        structure of updates with sparse leaves, the first update then probes `inner` on small arrays. The update
-        raises if steps on rows differ from steps on the dense gradient.
+        `inner` is not a transformation, updates do not fit the parameters or, in eager code, another transformation has
+        changed the indices of updates. With rows="touched", `init` raises for optax.MultiSteps and optax.apply_every.
+        For each structure of updates with sparse leaves, the first update then probes `inner` on small arrays. The
+        update raises if steps on rows differ from steps on the dense gradient.
 
     Notes
     -----
