@@ -64,7 +64,7 @@ def public_module(name: str) -> ModuleType:
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
     """Return a dict from the module's public names to their objects. Names that are not for users are left out, and so
-    are objects of frameworks, modules and Literals."""
+    are modules, Literals and objects of frameworks."""
     return {
         name: getattr(module, name)
         for name in module.__all__
