@@ -1,7 +1,7 @@
 """Build archives: README's links become absolute for a package index, and a wheel has the golden vectors in one file.
 
-The links begin with the address in pyproject.toml. If SOURCE_DATE_EPOCH is set, as in `make dist`, equal files make
-equal archives.
+The links begin with the address in pyproject.toml, and stay relative if the address is empty. If SOURCE_DATE_EPOCH is
+set, as in `make dist`, equal files make equal archives.
 """
 
 import gzip

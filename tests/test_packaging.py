@@ -125,8 +125,8 @@ def test_backends_command(environment: Path, tmp_path: Path) -> None:
 
 
 def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
-    """Check the output of `islices conform` with NumPy. Without pytest, the command prints how to install the suite;
-    with pytest, it shows one column and how to add others."""
+    """Check the output of `islices conform` with NumPy. Without pytest and rich, the command prints how to install the
+    suite; with these packages, the command shows one column and how to add others."""
     out = run(environment / "islices", "conform", cwd=tmp_path, code=2)
     assert 'pip install "islices[conformance]"' in out
     run(environment / "python", "-m", "pip", "install", "-q", "pytest>=8", "rich>=13", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Escape stars and bars in docstrings that reStructuredText would misread as markup.
+"""Escape, in docstrings, the stars and bars that reStructuredText would misread as markup.
 
 The star of ``(n, *row_shape)`` would begin an emphasis, and ``|x|`` would be a substitution.
 """
@@ -19,7 +19,7 @@ BEFORE_NUMPYDOC = 400
 
 
 def escape(app: Sphinx, subject: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape stars and bars, except in the lines of examples that contain code."""
+    """Escape stars and bars outside of literals, emphases and the code lines of examples."""
     lines[:] = [line if line.lstrip().startswith(PROMPTS) else MARKUP.sub(_escaped, line) for line in lines]
 
 

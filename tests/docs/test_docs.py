@@ -45,7 +45,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
 }
 #: public names to which no clause of the specification applies
 NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
-#: classes whose instances functions return: users do not call these classes, so the parameters need no docstring
+#: classes that users do not call, because functions return instances; so the parameters need no docstring
 MADE = {"Capture", "Optimizer", "PerSample"}
 #: numpydoc's codes for: no docstring; no summary; parameters missing, unknown or in another order; no section Returns
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
@@ -64,7 +64,7 @@ def public_module(name: str) -> ModuleType:
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
     """Return a dict from the module's public names to their objects. Names that are not for users are left out, and so
-    are objects of frameworks, modules and Literals."""
+    are modules, Literals and objects of frameworks."""
     return {
         name: getattr(module, name)
         for name in module.__all__

@@ -32,7 +32,7 @@ def read() -> dict[str, Any]:
 
 def measured(run: dict[str, Any]) -> list[tuple[str, str, float, str, float, float]]:
     """Return one row per step of the run. A row has the step's name, the framework, the milliseconds of islices, the
-    fastest other code, that code's milliseconds, and the ratio."""
+    fastest other code, that code's milliseconds, and the ratio of the speeds."""
     found = []
     for record in run["records"]:
         times = record["milliseconds"]

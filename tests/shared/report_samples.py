@@ -54,8 +54,8 @@ WHOLE = lines(
 
 
 def hostile_report() -> str:
-    """Return a report with all outcomes except bound, a crashed run, a skipped run, and runs with two versions of
-    NumPy. Some texts look like markup."""
+    """Return a report with a crashed run, a skipped run, runs with two versions of NumPy, and all outcomes except
+    bound. Some texts look like markup."""
     reported = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
     return lines(
         *run_of(

@@ -1,5 +1,5 @@
-"""Make arrays whose sum of squares or absolute values is at or near a midpoint of two float64 numbers, and compute
-exact norms.
+"""Make arrays whose sum of squares or absolute values is often at or near a midpoint of two float64 numbers, and
+compute exact norms.
 
 May import: `numpy`.
 """
@@ -34,7 +34,8 @@ def exact_norm(x: Host, ord: int) -> float:
 
 
 def tied(rng: np.random.Generator, dtype: str, ord: int, width: int) -> Host:
-    """Return an array of `width` numbers: random numbers, and numbers that bring the sum to a midpoint or near it."""
+    """Return an array of `width` numbers. Most arrays contain random numbers, numbers that bring the sum to a midpoint
+    or near it, and zeros."""
     bits, least = FORMS[dtype]
     x = (np.abs(rng.standard_normal(int(rng.integers(1, width // 2)))) + 0.05).astype(dtype)
     if dtype == "float64" and rng.integers(3) == 0:  # equal numbers next to a power of two

@@ -79,7 +79,7 @@ def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
 )
 def test_changed_indices_raise_where_they_are_used(make: Any, jit: bool) -> None:
     """Check that eager steps raise if an optax transformation has changed the indices. Under jit, steps raise only for
-    indices that became floats; if integer indices changed, the table becomes NaN."""
+    indices that became floats; if integer indices changed, the table gets NaN."""
     for tx in (make(), optax.chain(make(), front.clip_by_global_norm(1.0))):
         with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\).*on_rows"):
             train(tx, START, [gradient(0)], jit=jit)

@@ -152,7 +152,7 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 def test_kerass_own_course_around_the_rule() -> None:
     """Compare `Stepped`, for a rule in Keras's semantics, with Keras's Adam on dense gradients. Around both rules,
-    Keras accumulates gradients, scales the loss, and decays and averages weights."""
+    Keras accumulates and unscales gradients, and decays and averages weights."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

@@ -216,7 +216,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Check that a message with more bytes than a C int can count raises on MPI 3, but not on MPI 4."""
+    """Check that a message with more bytes than a C int can count is an error on MPI 3, but not on MPI 4."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -176,7 +176,7 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     ],
 )
 def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
-    """Check that steps change nothing while the scaled gradients overflow float16. All other steps equal steps of
+    """Check that steps change nothing while the scaled gradients overflow their dtype. All other steps equal steps of
     islices.optim on unscaled gradients."""
     table = torch.nn.Embedding.from_pretrained(torch.ones(50, 2, dtype=dtype), freeze=False, sparse=True)
     params = [table.weight, torch.nn.Parameter(torch.ones(2, dtype=dtype))]

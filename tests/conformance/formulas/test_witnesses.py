@@ -1,8 +1,8 @@
 """Test that each framework's step agrees with the formula that the framework documents. The expected numbers come from
 the formulas, not from the frameworks.
 
-Each library must reach its grade in `GRADES`, and grade 1 for clips. The steps are those of `make judged`, but without
-the compiled steps, because torch needs seconds to compile each trajectory.
+Except for the mistakes in `KNOWN`, each library must reach its grade in `GRADES`, and grade 1 for clips. The steps are
+those of `make judged`, but without the compiled steps, because torch needs seconds to compile each trajectory.
 """
 
 from __future__ import annotations

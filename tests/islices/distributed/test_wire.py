@@ -206,7 +206,7 @@ def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
     assert abs(ranges - found["ranges"].nbytes) <= uneven + 2 * padding
 
 
-#: (ranks, rows that each rank stores, the same on all) -> the cheapest strategy
+#: (ranks, number of rows, which are the same on each rank) -> the cheapest strategy
 BEST = {(4, 30_000): "ranges", (4, 20): "gather", (2, 20_000): "gather"}
 
 

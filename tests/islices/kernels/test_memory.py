@@ -178,7 +178,7 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """Check that coalesce, a clip and a norm allocate little more than their results: 32 bytes per slice, and 2 MB."""
+    """Check that coalesce, a clip and a norm allocate, besides their results, at most 32 bytes per slice and 2 MB."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)

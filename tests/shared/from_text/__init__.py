@@ -1,7 +1,7 @@
 """An adapter of the line protocol, written only from the text of the specification's clauses 1 to 16, 18 and 19.
 
 The author of the adapter had read neither the oracles nor the library's formulas. If a result differs from the vectors,
-the adapter has a bug or the specification is ambiguous. The adapter imports NumPy but not islices.
+the adapter or the vectors are wrong, or the specification is ambiguous. The adapter imports NumPy but not islices.
 
     arrays.py    numbers that are rounded once, slices, the protocol's values (clauses 1 to 6, 13, 15, 18)
     norms.py     norms of any order, clips (7 to 10)

@@ -117,8 +117,8 @@ def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
 
 def factored(x: Array, n: float, limit: Any, nonfinite: str) -> Any:
     """Return the values, scaled so that the norm n becomes the limit, and rounded to the dtype. Return None if the clip
-    changes nothing. A norm that is not finite gives NaN, zeros or an error, depending on `nonfinite`; a NaN limit gives
-    NaN."""
+    changes nothing. A norm that is not finite gives NaN, zeros or an error, depending on `nonfinite`. With a finite
+    norm, a NaN limit gives NaN."""
     limit = number(limit)
     if not math.isfinite(n):
         if nonfinite == "raise":
