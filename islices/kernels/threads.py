@@ -137,6 +137,7 @@ def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
 
     `run(work, n)` calls `work` in up to n threads at once, waits for all calls and returns True. If the framework's
     threads cannot run the work, `run` returns False without calling `work`. `serves()` predicts the result of `run`.
+    If `run` is None, `run_parts` uses only the pool.
     """
     global _shared, _serves
     _shared, _serves = run, serves
