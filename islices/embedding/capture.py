@@ -1,7 +1,7 @@
 """Capture gradients of the embedding layers of an unchanged model.
 
-The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices. SPEC
-clauses 12, 14 and 19.
+The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices.
+SPEC clauses 12, 14 and 19.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
 class Capture:
     """The uses of a model's embedding weights within a ``with`` block, and the gradients that reached the uses.
 
-    `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`. SPEC
-    clauses 12 and 14.
+    `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`.
+    SPEC clauses 12 and 14.
 
     Examples
     --------
